@@ -1,0 +1,1 @@
+"""The loops: read the graph, ask the core, call a port."""

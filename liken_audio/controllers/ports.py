@@ -1,0 +1,105 @@
+"""What the loops call: one Protocol for each partner, with its whole contract.
+
+The edges satisfy these by shape and import nothing of this package; `agent` puts them together
+and mypy proves each match there. Every coroutine here has a deadline of its own inside: a caller
+need not add one. Errors of the API server are the family in `liken_audio.api`.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+from liken_audio.api import Json, Resource
+from liken_audio.dra.cdi import CdiSpec
+from liken_audio.dra.claims import ClaimRecord
+from liken_audio.graph.model import Linear, Node, NodeRecipe
+
+
+class ResourceClient(Protocol):
+    """Calls to the API server; each raises an `ApiError` and retries nothing by itself."""
+
+    async def get(self, resource: Resource, name: str, namespace: str | None = None) -> Json:
+        """Read one object."""
+
+    async def create(self, resource: Resource, body: Json) -> Json:
+        """Create; namespace and name (or generateName) are the body's. `Conflict` if it exists."""
+
+    async def update(self, resource: Resource, body: Json) -> Json:
+        """Replace; with `metadata.resourceVersion` in the body, `Conflict` if it moved on."""
+
+    async def delete(
+        self,
+        resource: Resource,
+        name: str,
+        *,
+        namespace: str | None = None,
+        uid: str | None = None,
+        resource_version: str | None = None,
+    ) -> None:
+        """Delete under the given preconditions; `NotFound` if it is gone already."""
+
+    async def apply(self, resource: Resource, body: Json, *, subresource: str = "") -> Json:
+        """Server-side apply with our field manager, forced; an upsert, so safe to repeat."""
+
+
+class ObjectCache(Protocol):
+    """A watched list of objects, kept by an informer."""
+
+    @property
+    def is_synced(self) -> bool:
+        """Whether the cache has held a complete list at least once since the start."""
+
+    def objects(self) -> Mapping[str, Json]:
+        """The objects by `name` or `namespace/name`; must not be changed by the caller."""
+
+    def subscribe(self, callback: Callable[[str], None]) -> None:
+        """Have `callback(key)` called after each change of an object, deletions included."""
+
+
+class AudioWriter(Protocol):
+    """Writes to PipeWire; idempotent; raises `OSError` or `TimeoutError` when it can't."""
+
+    async def set_volume(self, node: Node, volume: Linear) -> None:
+        """Set all channels of the node to one linear volume."""
+
+    async def set_mute(self, node: Node, *, is_muted: bool) -> None:
+        """Mute or unmute the node."""
+
+    async def create_node(
+        self, name: str, recipe: NodeRecipe, properties: Mapping[str, str]
+    ) -> None:
+        """Make an adapter node that lives on after us."""
+
+    async def destroy_node(self, node: Node) -> None:
+        """Remove a node; fine if it is gone."""
+
+
+class ClaimStore(Protocol):
+    """Prepared claims on disk; the disk is the truth, so two agents in a rolling update agree."""
+
+    def load(self, uid: str) -> ClaimRecord | None:
+        """The record of a claim, None when there is none; a broken one is set aside and logged."""
+
+    def records(self) -> Sequence[ClaimRecord]:
+        """All records, ordered by namespace, name and UID."""
+
+    def save(self, record: ClaimRecord) -> None:
+        """Write whole: temporary file, fsync, rename, fsync of the folder."""
+
+    def remove(self, uid: str) -> None:
+        """Forget a claim; fine if unknown."""
+
+    def write_cdi(self, uid: str, spec: CdiSpec) -> None:
+        """Write the claim's CDI file whole, unless it is there with the same content."""
+
+    def remove_cdi(self, uid: str) -> None:
+        """Remove the claim's CDI file; fine if it is gone."""
+
+
+class ClaimSockets(Protocol):
+    """The claims' directories and the sockets in them."""
+
+    async def open(self, record: ClaimRecord) -> None:
+        """Have the claim's directory with its socket ready; idempotent. `OSError` says why not."""
+
+    async def close(self, uid: str) -> None:
+        """Cut the claim's connections and remove its directory; fine if there is none."""

@@ -1,0 +1,1 @@
+"""The edge to the kubelet: registration, Prepare, Unprepare and health over two unix sockets."""

@@ -1,0 +1,1 @@
+"""The edge to PipeWire: pw-dump in, pw-cli out."""

@@ -1,0 +1,1 @@
+"""The Sink and Source resources: decode, judge, encode. Pure: no IO, no clock, no log."""

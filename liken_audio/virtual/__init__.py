@@ -1,0 +1,1 @@
+"""Virtual cards: endpoints from a file, for clusters and laptops without sound hardware."""
