@@ -1,0 +1,134 @@
+"""The command line: `liken-audio agent | claim-sockets | inventory`."""
+
+import argparse
+import asyncio
+import logging
+import os
+import pathlib
+import socket
+import sys
+from collections.abc import Callable, Sequence
+from importlib import metadata
+
+import structlog
+import yaml
+
+from liken_audio import settings
+from liken_audio.settings import Settings, SettingsError
+
+_INVENTORY_OPTIONS = ("node", "virtual")
+_SOCKETS_OPTIONS = ("pipewire_remote", "claims_dir", "control", "log_level")
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run one command and exit with its status: 0 done, 1 failed, 2 asked for wrongly."""
+    parser = _parser()
+    given = vars(parser.parse_args(arguments))
+    try:
+        chosen = settings.from_sources(given, os.environ, socket.gethostname())
+    except SettingsError as error:
+        parser.error(str(error))
+    command: Callable[[Settings, dict[str, str]], int] = given["run"]
+    set_up_logging(chosen.log_level)
+    sys.exit(command(chosen, given))
+
+
+def set_up_logging(level: str) -> None:
+    """Write one JSON line a fact to standard error, from structlog and from libraries alike."""
+    shared: list[structlog.typing.Processor] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.processors.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+    ]
+    structlog.configure(
+        processors=[
+            *shared,
+            structlog.processors.dict_tracebacks,
+            structlog.processors.JSONRenderer(),
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(level),
+        logger_factory=structlog.WriteLoggerFactory(file=sys.stderr),
+    )
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=shared,
+            processors=[
+                structlog.stdlib.ProcessorFormatter.remove_processors_meta,
+                structlog.processors.dict_tracebacks,
+                structlog.processors.JSONRenderer(),
+            ],
+        )
+    )
+    logging.basicConfig(handlers=[handler], level=logging.WARNING, force=True)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="liken-audio", description=metadata_summary())
+    parser.add_argument("--version", action="version", version=metadata.version("liken-audio"))
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+
+    agent = commands.add_parser("agent", help="the agent of a node: publishes, prepares, controls")
+    _add_options(agent, [name for name, _, _ in settings.options()])
+    agent.set_defaults(run=_run_agent)
+
+    sockets = commands.add_parser(
+        "claim-sockets", help="the agent's sidecar: holds the sockets that claims are given"
+    )
+    _add_options(sockets, _SOCKETS_OPTIONS)
+    sockets.set_defaults(run=_run_claim_sockets)
+
+    inventory = commands.add_parser(
+        "inventory", help="print what this machine would publish; needs no cluster"
+    )
+    _add_options(inventory, _INVENTORY_OPTIONS)
+    inventory.add_argument(
+        "-o", "--output", choices=("table", "yaml"), default="table", help="default: table"
+    )
+    inventory.set_defaults(run=_run_inventory)
+    return parser
+
+
+def metadata_summary() -> str:
+    """Return the package's own one-line description."""
+    return metadata.metadata("liken-audio")["Summary"]
+
+
+def _add_options(parser: argparse.ArgumentParser, names: Sequence[str]) -> None:
+    for name, default, help_text in settings.options():
+        if name in names:
+            shown = f"{help_text} [{settings.variable(name)}]"
+            parser.add_argument(
+                settings.flag(name), help=f"{shown} (default: {default})" if default else shown
+            )
+
+
+def _run_agent(chosen: Settings, _given: dict[str, str]) -> int:
+    from liken_audio import agent  # noqa: PLC0415 40 MB of libraries that inventory needs not
+
+    return agent.main(chosen)
+
+
+def _run_claim_sockets(chosen: Settings, _given: dict[str, str]) -> int:
+    from liken_audio.sockets import holder  # noqa: PLC0415 the sidecar stays small
+
+    return asyncio.run(holder.main(chosen.claims_dir, chosen.pipewire_remote, chosen.control))
+
+
+def _run_inventory(chosen: Settings, given: dict[str, str]) -> int:
+    from liken_audio import inventory  # noqa: PLC0415 not needed by the others
+
+    if not chosen.virtual:
+        print("no cards: name a file with --virtual", file=sys.stderr)  # noqa: T201 the command's own output
+        return 1
+    try:
+        text = pathlib.Path(chosen.virtual).read_text(encoding="utf-8")
+        devices = inventory.devices(text, chosen.node)
+    except (OSError, inventory.VirtualCardsError) as error:
+        print(f"{chosen.virtual}: {error}", file=sys.stderr)  # noqa: T201 the command's own output
+        return 1
+    if given["output"] == "yaml":
+        print(yaml.safe_dump(inventory.as_objects(devices), sort_keys=False), end="")  # noqa: T201 the command's own output
+    else:
+        print(inventory.as_table(devices))  # noqa: T201 the command's own output
+    return 0
