@@ -104,31 +104,31 @@ def _add_options(parser: argparse.ArgumentParser, names: Sequence[str]) -> None:
 
 
 def _run_agent(chosen: Settings, _given: dict[str, str]) -> int:
-    from liken_audio import agent  # noqa: PLC0415 40 MB of libraries that inventory needs not
+    from liken_audio import agent
 
     return agent.main(chosen)
 
 
 def _run_claim_sockets(chosen: Settings, _given: dict[str, str]) -> int:
-    from liken_audio.sockets import holder  # noqa: PLC0415 the sidecar stays small
+    from liken_audio.sockets import holder
 
     return asyncio.run(holder.main(chosen.claims_dir, chosen.pipewire_remote, chosen.control))
 
 
 def _run_inventory(chosen: Settings, given: dict[str, str]) -> int:
-    from liken_audio import inventory  # noqa: PLC0415 not needed by the others
+    from liken_audio import inventory
 
     if not chosen.virtual:
-        print("no cards: name a file with --virtual", file=sys.stderr)  # noqa: T201 the command's own output
+        print("no cards: name a file with --virtual", file=sys.stderr)
         return 1
     try:
         text = pathlib.Path(chosen.virtual).read_text(encoding="utf-8")
         devices = inventory.devices(text, chosen.node)
     except (OSError, inventory.VirtualCardsError) as error:
-        print(f"{chosen.virtual}: {error}", file=sys.stderr)  # noqa: T201 the command's own output
+        print(f"{chosen.virtual}: {error}", file=sys.stderr)
         return 1
     if given["output"] == "yaml":
-        print(yaml.safe_dump(inventory.as_objects(devices), sort_keys=False), end="")  # noqa: T201 the command's own output
+        print(yaml.safe_dump(inventory.as_objects(devices), sort_keys=False), end="")
     else:
-        print(inventory.as_table(devices))  # noqa: T201 the command's own output
+        print(inventory.as_table(devices))
     return 0
