@@ -1,0 +1,155 @@
+"""Records with good defaults: a test names only what it is about.
+
+Each part appends its own builders; nothing here knows a test.
+"""
+
+from typing import Any
+
+from liken_audio.graph.model import (
+    Card,
+    CardNumber,
+    Connection,
+    Control,
+    ControlType,
+    DeviceName,
+    Direction,
+    Endpoint,
+    GraphView,
+    Jack,
+    Node,
+    NodeId,
+    NodeRecipe,
+    NodeSerial,
+    Pcm,
+    UsbIdentity,
+)
+
+HDMI_ELD = bytes.fromhex("100008006c10000100080000000000001e6d095b4c4720554c5452415749444509070700")
+"""An LG ULTRAWIDE on HDMI: `gsm-5b09-lg-ultrawide`, two channels, 48 kHz, 16/20/24 bits."""
+DISPLAYPORT_ELD = bytes.fromhex(
+    "100008006a140005010800000000000010ac714044454c4c2055323431350f0707000000"
+)
+"""A DELL U2415 on DisplayPort: `del-4071-dell-u2415`, eight channels."""
+NO_ELD = bytes(128)
+"""What a SoC's HDMI PCM shows with nothing plugged in."""
+
+
+def recipe(direction: Direction = Direction.PLAYBACK) -> NodeRecipe:
+    """Return the recipe of a null node."""
+    media_class = "Audio/Sink" if direction is Direction.PLAYBACK else "Audio/Source/Virtual"
+    return NodeRecipe(
+        factory="support.null-audio-sink",
+        properties=(("media.class", media_class), ("audio.position", "[ FL FR ]")),
+    )
+
+
+def pcm(**changes: Any) -> Pcm:
+    """Return an analog playback PCM `ALC257 Analog`, device 0."""
+    direction = changes.get("direction", Direction.PLAYBACK)
+    fields: dict[str, Any] = {
+        "device": 0,
+        "id": "ALC257 Analog",
+        "direction": direction,
+        "recipe": recipe(direction),
+    }
+    return Pcm(**(fields | changes))
+
+
+def hdmi_pcm(slot: int = 0, *, eld: bytes | None = HDMI_ELD, **changes: Any) -> Pcm:
+    """Return the PCM of an HDMI slot: `HDMI 0` is device 3, the following are 7, 8, 9…"""
+    device = 3 if slot == 0 else 6 + slot
+    return pcm(**({"device": device, "id": f"HDMI {slot}", "eld": eld} | changes))
+
+
+def microphone_pcm(**changes: Any) -> Pcm:
+    """Return an analog capture PCM, device 0."""
+    return pcm(**({"id": "ALC257 Analog", "direction": Direction.CAPTURE} | changes))
+
+
+def card(*pcms: Pcm, **changes: Any) -> Card:
+    """Return a PCI card with one analog output, or with the PCMs given."""
+    fields: dict[str, Any] = {
+        "number": CardNumber(0),
+        "id": "PCH",
+        "driver": "HDA-Intel",
+        "name": "HDA Intel PCH",
+        "bus": "pci",
+        "path": "0000:00:1f.3",
+        "pcms": pcms or (pcm(),),
+    }
+    return Card(**(fields | changes))
+
+
+def usb_identity(**changes: Any) -> UsbIdentity:
+    """Return the identity of a USB DAC with a serial of its own, in port 1-1.2."""
+    fields: dict[str, Any] = {
+        "vendor": "20b1",
+        "product": "000a",
+        "serial": "DAC51090305",
+        "port": "1-1.2",
+        "vendor_name": "XMOS",
+        "product_name": "XMOS HIFI DSD",
+    }
+    return UsbIdentity(**(fields | changes))
+
+
+def usb_card(*pcms: Pcm, usb: UsbIdentity | None = None, **changes: Any) -> Card:
+    """Return a USB card with one output `USB Audio`, or with the PCMs given."""
+    identity = usb or usb_identity()
+    fields: dict[str, Any] = {
+        "number": CardNumber(2),
+        "id": "DSD",
+        "driver": "USB-Audio",
+        "name": "XMOS HIFI DSD",
+        "bus": "usb",
+        "path": identity.port,
+        "usb": identity,
+        "pcms": pcms or (pcm(id="USB Audio"),),
+    }
+    return Card(**(fields | changes))
+
+
+def jack(name: str, *, index: int = 0, is_plugged: bool = True) -> Jack:
+    """Return a jack, plugged in."""
+    return Jack(name=name, index=index, is_plugged=is_plugged)
+
+
+def control(name: str, **changes: Any) -> Control:
+    """Return a boolean control that is on."""
+    fields: dict[str, Any] = {"type": ControlType.BOOLEAN, "values": (1,)}
+    return Control(name=name, **(fields | changes))
+
+
+def node(name: str, **changes: Any) -> Node:
+    """Return an idle sink node, id 40 and serial 40, with the given name."""
+    fields: dict[str, Any] = {
+        "id": NodeId(40),
+        "serial": NodeSerial(40),
+        "media_class": "Audio/Sink",
+        "state": "idle",
+        "rate_hz": 48_000,
+        "channels": 2,
+        "positions": ("FL", "FR"),
+        "properties": {"node.name": name, "audio.liken.sh.device": name},
+    }
+    return Node(name=name, **(fields | changes))
+
+
+def endpoint(name: str = "kitchen-pci-0000-00-1f-3-alc257-analog", **changes: Any) -> Endpoint:
+    """Return an analog sink whose node is there and idle; `node=None` alone makes no fault."""
+    its_pcm: Pcm = changes.get("pcm") or pcm(direction=changes.get("direction", Direction.PLAYBACK))
+    media_class = "Audio/Sink" if its_pcm.direction is Direction.PLAYBACK else "Audio/Source"
+    fields: dict[str, Any] = {
+        "name": DeviceName(name),
+        "direction": its_pcm.direction,
+        "connection": Connection.ANALOG,
+        "card": card(its_pcm),
+        "pcm": its_pcm,
+        "node": node(name, media_class=media_class),
+    }
+    return Endpoint(**(fields | changes))
+
+
+def view(*cards: Card, **changes: Any) -> GraphView:
+    """Return a view of the given cards in which no source is lost."""
+    return GraphView(cards=cards, **changes)
