@@ -68,8 +68,8 @@ class Probes:
         self._metrics = metrics
         self._runner: web.AppRunner | None = None
 
-    async def start(self) -> None:
-        """Listen; raises `OSError` when the port is taken."""
+    def application(self) -> web.Application:
+        """Return the three pages as an application."""
         app = web.Application()
         app.add_routes(
             [
@@ -78,7 +78,11 @@ class Probes:
                 web.get("/metrics", self._metrics_page),
             ]
         )
-        self._runner = web.AppRunner(app, access_log=None)
+        return app
+
+    async def start(self) -> None:
+        """Listen; raises `OSError` when the port is taken."""
+        self._runner = web.AppRunner(self.application(), access_log=None)
         await self._runner.setup()
         await web.TCPSite(self._runner, self._host, self._port).start()
 
