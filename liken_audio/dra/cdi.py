@@ -1,0 +1,112 @@
+"""A claim's CDI file: the edits that its containers get.
+
+One CDI device for each allocated device, so that a container that names one request of a claim
+gets that request's variables. The runtime appends the edits of several devices in no fixed order
+and the last value of a variable wins, so all devices of a claim say the same wherever they say the
+same variable. The claim's directory is mounted, never a device node.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from liken_audio.api import DRIVER, Json
+from liken_audio.dra.claims import ClaimedDevice, ClaimRecord, PreparedDevice
+from liken_audio.graph.model import Direction
+
+KIND = f"{DRIVER}/claim"
+CONTAINER_DIR = f"/run/{DRIVER}"
+"""Parent of the claims' directories inside a container."""
+SOCKET = "pipewire-0"
+"""Name of a claim's PipeWire socket in its directory."""
+
+_NOT_IN_VARIABLES = re.compile(r"[^A-Z0-9_]")
+
+
+@dataclass(frozen=True, slots=True)
+class CdiSpec:
+    """A CDI file, as JSON."""
+
+    document: Json
+
+
+def spec(record: ClaimRecord, claims_dir: str) -> CdiSpec | None:
+    """Return the claim's CDI file; None when the claim has no device of ours.
+
+    `claims_dir` is the host's folder of claim directories.
+    """
+    if not record.devices:
+        return None
+    uid = record.ref.uid
+    devices = [
+        {
+            "name": name,
+            "containerEdits": {
+                "env": [f"{key}={value}" for key, value in _environment(record, device).items()],
+                "mounts": [
+                    {
+                        "hostPath": f"{claims_dir}/{uid}",
+                        "containerPath": f"{CONTAINER_DIR}/{uid}",
+                        "options": ["ro", "bind", "nosuid", "nodev", "noexec"],
+                    }
+                ],
+            },
+        }
+        for device, name in zip(record.devices, _device_names(record), strict=True)
+    ]
+    # The oldest version that allows all of it: a runtime refuses a file of a version it doesn't
+    # know, and 0.3.0 refuses device names that start with a digit, as most UIDs do.
+    version = "0.5.0" if uid[:1].isdigit() else "0.3.0"
+    return CdiSpec({"cdiVersion": version, "kind": KIND, "devices": devices})
+
+
+def prepared(record: ClaimRecord) -> tuple[PreparedDevice, ...]:
+    """Return what the kubelet is told of the claim; the same for the same allocation."""
+    return tuple(
+        PreparedDevice(
+            request_names=(device.request_name,),
+            pool=device.pool,
+            device=device.device,
+            cdi_ids=(f"{KIND}={name}",),
+            share_id=device.share_id,
+        )
+        for device, name in zip(record.devices, _device_names(record), strict=True)
+    )
+
+
+def _device_names(record: ClaimRecord) -> Sequence[str]:
+    """`<uid>_<request>`, further devices of a request `…_1`, `…_2`; requests hold no underscore."""
+    names: list[str] = []
+    for device in record.devices:
+        name = f"{record.ref.uid}_{device.request_name}"
+        count = sum(1 for n in names if n == name or n.startswith(f"{name}_"))
+        names.append(f"{name}_{count}" if count else name)
+    return names
+
+
+def _environment(record: ClaimRecord, device: ClaimedDevice) -> dict[str, str]:
+    socket = f"{CONTAINER_DIR}/{record.ref.uid}/{SOCKET}"
+    node_variables = {_variable(d.request_name) for d in record.devices}
+    variable = _variable(device.request_name)
+    environment = {
+        "PIPEWIRE_REMOTE": socket,
+        "PIPEWIRE_NODE": _default_node(record),
+        variable: next(
+            d.node_name for d in record.devices if d.request_name == device.request_name
+        ),
+    }
+    # A request named `x-remote` beside `x` owns LIKEN_AUDIO_X_REMOTE: a node's name is the promise,
+    # the socket is also in PIPEWIRE_REMOTE.
+    if f"{variable}_REMOTE" not in node_variables:
+        environment[f"{variable}_REMOTE"] = socket
+    return environment
+
+
+def _default_node(record: ClaimRecord) -> str:
+    """The node of the claim's first sink; of its first source when it has no sink."""
+    sinks = [d for d in record.devices if d.direction is Direction.PLAYBACK]
+    return (sinks or list(record.devices))[0].node_name
+
+
+def _variable(request: str) -> str:
+    return "LIKEN_AUDIO_" + _NOT_IN_VARIABLES.sub("_", request.upper())

@@ -1,0 +1,127 @@
+"""The checkpoint of a claim: a `ClaimRecord` as JSON, and back.
+
+Versions only ever add fields, and what an older version doesn't know it keeps: an agent that is
+downgraded and upgraded again loses nothing. `version` is the newest that wrote the file.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from liken_audio.api import Json
+from liken_audio.dra.claims import ClaimedDevice, ClaimRecord, ClaimRef, ClaimState
+from liken_audio.dra.parameters import Parameters
+from liken_audio.graph.model import DeviceName, Direction
+
+VERSION = 1
+_RECORD_FIELDS = frozenset({"version", "claim", "bootId", "state", "devices"})
+_DEVICE_FIELDS = frozenset(
+    {
+        "request",
+        "pool",
+        "device",
+        "direction",
+        "nodeName",
+        "channels",
+        "rateHz",
+        "shareId",
+        "adminAccess",
+        "parameters",
+    }
+)
+
+
+class CheckpointError(ValueError):
+    """A checkpoint can't be read; the message says where."""
+
+
+def encode(record: ClaimRecord) -> Json:
+    """Return the record as one JSON object."""
+    newest = max(VERSION, int(record.unknown.get("version", VERSION)))
+    return {
+        **record.unknown,
+        "version": newest,
+        "claim": {
+            "namespace": record.ref.namespace,
+            "name": record.ref.name,
+            "uid": record.ref.uid,
+        },
+        "bootId": record.boot_id,
+        "state": str(record.state),
+        "devices": [_encode_device(device) for device in record.devices],
+    }
+
+
+def decode(document: object) -> ClaimRecord:
+    """Return the record of a parsed file; raises `CheckpointError` when a field is missing or wrong."""
+    try:
+        return _decode(document)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise CheckpointError(f"{type(error).__name__}: {error}") from error
+
+
+def _decode(document: Any) -> ClaimRecord:
+    claim = document["claim"]
+    unknown = {k: v for k, v in document.items() if k not in _RECORD_FIELDS}
+    if int(document["version"]) > VERSION:
+        unknown["version"] = int(document["version"])
+    return ClaimRecord(
+        ref=ClaimRef(_text(claim["namespace"]), _text(claim["name"]), _text(claim["uid"])),
+        boot_id=_text(document["bootId"]),
+        state=ClaimState(document["state"]),
+        devices=tuple(_decode_device(device) for device in document["devices"]),
+        unknown=unknown,
+    )
+
+
+def _encode_device(device: ClaimedDevice) -> Json:
+    encoded: Json = {
+        **device.unknown,
+        "request": device.request,
+        "pool": device.pool,
+        "device": device.device,
+        "direction": str(device.direction),
+        "nodeName": device.node_name,
+        "channels": device.channels,
+        "rateHz": device.rate_hz,
+        "parameters": {
+            "codec": device.parameters.codec,
+            "pulse": device.parameters.pulse,
+            "monitor": device.parameters.monitor,
+            "setVolume": device.parameters.set_volume,
+            "maxVolume": device.parameters.max_volume,
+        },
+    }
+    if device.share_id is not None:
+        encoded["shareId"] = device.share_id
+    if device.is_admin:
+        encoded["adminAccess"] = True
+    return encoded
+
+
+def _decode_device(device: Mapping[str, Any]) -> ClaimedDevice:
+    parameters = device["parameters"]
+    return ClaimedDevice(
+        request=_text(device["request"]),
+        pool=_text(device["pool"]),
+        device=DeviceName(_text(device["device"])),
+        direction=Direction(device["direction"]),
+        node_name=_text(device["nodeName"]),
+        channels=int(device["channels"]),
+        rate_hz=int(device["rateHz"]),
+        share_id=device.get("shareId"),
+        is_admin=bool(device.get("adminAccess", False)),
+        parameters=Parameters(
+            codec=parameters.get("codec"),
+            pulse=bool(parameters.get("pulse", True)),
+            monitor=bool(parameters.get("monitor", False)),
+            set_volume=bool(parameters.get("setVolume", False)),
+            max_volume=parameters.get("maxVolume"),
+        ),
+        unknown={k: v for k, v in device.items() if k not in _DEVICE_FIELDS},
+    )
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r} is no text")
+    return value
