@@ -55,6 +55,19 @@ class ObjectCache(Protocol):
         """Have `callback(key)` called after each change of an object, deletions included."""
 
 
+class WriteThroughCache(ObjectCache, Protocol):
+    """A cache that can be told of our own writes before the watch brings them.
+
+    Neither call wakes a subscriber; what the watch says of older versions afterwards is ignored.
+    """
+
+    def observe(self, body: Json) -> None:
+        """Show the object that a create, update or apply returned."""
+
+    def forget(self, uid: str) -> None:
+        """Show no object with this UID any more: we deleted it."""
+
+
 class AudioWriter(Protocol):
     """Writes to PipeWire; idempotent; raises `OSError` or `TimeoutError` when it can't."""
 
