@@ -8,6 +8,7 @@ no lock is needed. A snapshot equal to the last one wakes nobody.
 from collections.abc import Callable, Iterable
 
 from liken_audio.graph.model import (
+    Card,
     CardsSnapshot,
     ClaimsSnapshot,
     GraphView,
@@ -78,7 +79,7 @@ class DeviceGraph:
             callback()
 
     def _build_view(self) -> GraphView:
-        cards = []
+        cards: list[Card] = []
         for source in _CARD_SOURCES:
             snapshot = self._snapshots.get(source)
             if isinstance(snapshot, CardsSnapshot):

@@ -1,0 +1,177 @@
+"""GraphView → Endpoints: each PCM with its name, node, monitor, jack, controls and fault.
+
+What depends on cards alone (names, connection, monitor, jack, controls) is worked out once for a
+set of cards and remembered; a change of a node costs the join only. Nothing here raises.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from liken_audio.graph import eld
+from liken_audio.graph.controls import controls_of
+from liken_audio.graph.jacks import SCREENS, jacks_of
+from liken_audio.graph.model import (
+    Card,
+    Connection,
+    Control,
+    DeviceName,
+    Direction,
+    Eld,
+    Endpoint,
+    Fault,
+    GraphView,
+    Jack,
+    Node,
+    Pcm,
+    Source,
+)
+from liken_audio.graph.naming import device_names
+
+DEVICE_PROPERTY = "audio.liken.sh.device"
+"""Property by which a node that we made names its device."""
+
+_MEDIA_CLASSES = {Direction.PLAYBACK: "Audio/Sink", Direction.CAPTURE: "Audio/Source"}
+_SPDIF = re.compile(r"IEC958|S/?PDIF|\bDigital\b(?! *Mic)", re.IGNORECASE)
+_HDMI = re.compile(r"\bHDMI", re.IGNORECASE)
+_DISPLAYPORT = re.compile(r"\bDisplay ?Port\b|\bDP\b", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _CardPart:
+    """All of an endpoint that its card alone decides."""
+
+    name: DeviceName
+    card: Card
+    pcm: Pcm
+    connection: Connection
+    monitor: Eld | None
+    jack: Jack | None
+    controls: tuple[Control, ...]
+    fault: Fault | None
+
+
+class _SameCards:
+    """Cards as a key of a cache: the same objects, so that nothing need be compared or hashed."""
+
+    __slots__ = ("_hash", "cards")
+
+    def __init__(self, cards: tuple[Card, ...]) -> None:
+        self.cards = cards
+        self._hash = hash(tuple(map(id, cards)))
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, _SameCards) or len(self.cards) != len(other.cards):
+            return False
+        return all(mine is its for mine, its in zip(self.cards, other.cards, strict=True))
+
+
+def endpoints(view: GraphView, node_name: str) -> tuple[Endpoint, ...]:
+    """Return all endpoints of the node, ordered by name; each name once."""
+    held = frozenset(device for hold in view.holds for device in hold.devices)
+    parts = _card_parts(_SameCards(view.cards), node_name, held)
+    is_graph_lost = Source.PIPEWIRE in view.lost
+    nodes = {} if is_graph_lost else _nodes_by_device(view.nodes, parts)
+    missing = Fault.GRAPH_LOST if is_graph_lost else Fault.NO_NODE
+    return tuple(_endpoint(part, nodes.get(part.name), missing) for part in parts)
+
+
+def _endpoint(part: _CardPart, node: Node | None, missing: Fault) -> Endpoint:
+    is_missing = node is None or node.state == "error"
+    return Endpoint(
+        name=part.name,
+        direction=part.pcm.direction,
+        connection=part.connection,
+        card=part.card,
+        pcm=part.pcm,
+        monitor=part.monitor,
+        node=node,
+        jack=part.jack,
+        controls=part.controls,
+        fault=part.fault or (missing if is_missing else None),
+    )
+
+
+def _nodes_by_device(nodes: Sequence[Node], parts: Sequence[_CardPart]) -> dict[DeviceName, Node]:
+    """Pick each device's node: of two with one name the one that can be heard."""
+    media_classes = {part.name: _MEDIA_CLASSES[part.pcm.direction] for part in parts}
+    found: dict[DeviceName, Node] = {}
+    for node in nodes:
+        for text in {node.name, node.properties.get(DEVICE_PROPERTY, "")}:
+            name = DeviceName(text)
+            media_class = media_classes.get(name)
+            if media_class is None or not _is_ours(node, media_class):
+                continue
+            if name not in found or _preference(node) > _preference(found[name]):
+                found[name] = node
+    return found
+
+
+def _is_ours(node: Node, media_class: str) -> bool:
+    """A stream may bear any name; a leftover of a device that is gone is heard by nobody."""
+    return node.has_live_device and node.media_class.startswith((media_class, "Audio/Duplex"))
+
+
+def _preference(node: Node) -> tuple[bool, bool, int]:
+    return node.state != "error", node.state == "running", node.serial
+
+
+@lru_cache(maxsize=4)
+def _card_parts(
+    same_cards: _SameCards, node_name: str, held: frozenset[DeviceName]
+) -> tuple[_CardPart, ...]:
+    cards = same_cards.cards
+    by_pcm = {}
+    for card in cards:
+        connections = [_connection(card, pcm) for pcm in card.pcms]
+        jacks = jacks_of(card, connections)
+        controls = controls_of(card, connections)
+        for slot, pcm in enumerate(card.pcms):
+            by_pcm[id(card), id(pcm)] = (connections[slot], jacks[slot], controls[slot])
+    parts = []
+    for named in device_names(node_name, cards, held):
+        connection, jack, its_controls = by_pcm[id(named.card), id(named.pcm)]
+        is_out = connection in SCREENS and jack is not None and not jack.is_plugged
+        monitor = None if is_out or named.pcm.eld is None else eld.decode(named.pcm.eld)
+        parts.append(
+            _CardPart(
+                name=named.name,
+                card=named.card,
+                pcm=named.pcm,
+                connection=monitor.connection if monitor else connection,
+                monitor=monitor,
+                jack=jack,
+                controls=its_controls,
+                fault=_card_fault(named.card, named.pcm, connection, (monitor, jack)),
+            )
+        )
+    return tuple(parts)
+
+
+def _connection(card: Card, pcm: Pcm) -> Connection:
+    """Return how the PCM is connected, as far as it shows without a monitor."""
+    names = f"{pcm.id} {pcm.name}"
+    if pcm.eld is not None or _HDMI.search(names):
+        return Connection.HDMI
+    if _DISPLAYPORT.search(names):
+        return Connection.DISPLAYPORT
+    if _SPDIF.search(names):
+        return Connection.SPDIF
+    return Connection.USB if card.bus == "usb" else Connection.ANALOG
+
+
+def _card_fault(
+    card: Card, pcm: Pcm, connection: Connection, proof: tuple[Eld | None, Jack | None]
+) -> Fault | None:
+    monitor, jack = proof
+    is_out = jack is not None and not jack.is_plugged
+    if not card.is_present:
+        return Fault.UNPLUGGED
+    if connection not in SCREENS:
+        return Fault.UNPLUGGED if is_out else None
+    is_unanswered = pcm.eld is not None and monitor is None
+    return Fault.NO_MONITOR if is_out or is_unanswered else None
