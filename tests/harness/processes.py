@@ -17,6 +17,7 @@ from types import TracebackType
 from typing import Self
 
 LOG_LINES_SHOWN = 25
+LOG_COLUMNS_SHOWN = 300
 POLL_SECONDS = 0.05
 
 
@@ -61,7 +62,7 @@ class Program:
     def log_end(self, lines: int = LOG_LINES_SHOWN) -> str:
         """The last lines that it printed, under the name of the log file."""
         text = self.log.read_text(errors="replace") if self.log.exists() else ""
-        shown = text.splitlines()[-lines:]
+        shown = [line[:LOG_COLUMNS_SHOWN] for line in text.splitlines()[-lines:]]
         return "\n".join([f"--- {self.log}, last {len(shown)} lines", *shown])
 
     def send(self, number: signal.Signals) -> None:
