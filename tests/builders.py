@@ -153,3 +153,18 @@ def endpoint(name: str = "kitchen-pci-0000-00-1f-3-alc257-analog", **changes: An
 def view(*cards: Card, **changes: Any) -> GraphView:
     """Return a view of the given cards in which no source is lost."""
     return GraphView(cards=cards, **changes)
+
+
+KITCHEN_CARDS = """
+cards:
+  - number: 0
+    id: PCH
+    bus: pci
+    path: "0000:00:1f.3"
+    name: HDA Intel PCH
+    pcms:
+      - {device: 0, id: ALC257 Analog, direction: playback}
+      - {device: 0, id: ALC257 Analog, direction: capture}
+      - {device: 3, id: HDMI 0, direction: playback, eld: ""}
+"""
+"""A file of virtual cards: one card with an analog output, its microphone and an empty HDMI."""
