@@ -51,7 +51,7 @@ def test_the_inventory_is_printed_as_a_table_or_as_yaml(
     status, text, _ = run(
         capsys, "inventory", "--node", "kitchen", "--virtual", str(file), "-o", "yaml"
     )
-    assert [device["name"] for device in yaml.safe_load(text)][0].startswith("kitchen-pci")
+    assert yaml.safe_load(text)[0]["name"].startswith("kitchen-pci")
 
 
 def test_a_file_that_is_not_there_is_named(capsys: pytest.CaptureFixture[str]) -> None:
