@@ -1,0 +1,181 @@
+"""Mixer controls as a person writes them: keys, values as text, capabilities.
+
+A key is the kernel's name, exactly; where several elements of one endpoint share a name, the
+element's index, and if need be its rank among equals, follow: `Headphone Playback Switch`,
+`Headphone Playback Switch,index=1`, `Master Playback Volume,index=0,rank=2`. So a key that is
+copied from status names the same element in spec.
+
+Values: `on`/`off`, a number, an item's name; channels that differ are joined by commas. What
+can't be right is a `ValueError` whose text names what can.
+"""
+
+import difflib
+from collections.abc import Mapping, Sequence
+
+from liken_audio.api import Json
+from liken_audio.graph.model import Control, ControlType
+
+MAX_CONTROLS = 256
+"""Controls in one object's status; the others work in spec all the same."""
+MAX_BYTES = 64 * 1024
+"""Rough size of the capabilities and values in one object's status: etcd and watches carry it."""
+
+_ON = frozenset({"on", "true", "yes", "1"})
+_OFF = frozenset({"off", "false", "no", "0"})
+_SUGGESTIONS = 3
+
+
+def keyed(controls: Sequence[Control]) -> dict[str, Control]:
+    """The controls by key, in the given order."""
+    found: dict[str, Control] = {}
+    for one in controls:
+        found[_free_key(one, found)] = one
+    return found
+
+
+def parse(text: str, control: Control) -> tuple[int, ...]:
+    """`text` as one value a channel. Raises ValueError that names what is possible."""
+    whole = _item(text, control)
+    if whole is not None:
+        return (whole,) * control.channels
+    parts = [part.strip() for part in text.split(",")]
+    values = tuple(_one(part, control) for part in parts)
+    if len(values) == 1:
+        return values * control.channels
+    if len(values) != control.channels:
+        raise ValueError(
+            f"{text!r} has {len(values)} values; give one for all channels or {control.channels}"
+        )
+    return values
+
+
+def text(control: Control, values: tuple[int, ...]) -> str:
+    """`values` in the form that `parse` takes; odd values are shown as they are."""
+    shown = [_shown(value, control) for value in values]
+    return shown[0] if len(set(shown)) == 1 else ",".join(shown)
+
+
+def capability(control: Control) -> Json:
+    """What a person needs to know to set the control: type, range, gain, items, what forbids it."""
+    facts: Json = {"type": str(control.type), "channels": control.channels}
+    if control.type is ControlType.INTEGER:
+        facts |= {"min": control.minimum, "max": control.maximum}
+        facts |= {"step": control.step} if control.step > 1 else {}
+        gains = {"minDecibels": control.min_decibels, "maxDecibels": control.max_decibels}
+        facts |= {key: float(gain) for key, gain in gains.items() if gain is not None}
+    if control.type is ControlType.ENUMERATED:
+        facts["values"] = list(control.items)
+    flags = {
+        "readOnly": not control.is_writable,
+        "locked": control.is_locked,
+        "inactive": control.is_inactive,
+        "volatile": control.is_volatile,
+    }
+    return facts | {key: True for key, is_set in flags.items() if is_set}
+
+
+def subset(controls: Mapping[str, Control], declared: Mapping[str, str]) -> dict[str, Control]:
+    """The controls that status lists: declared ones, then the most useful, within both bounds."""
+    ranked = sorted(
+        controls.items(), key=lambda entry: _rank(entry[1], is_declared=entry[0] in declared)
+    )
+    chosen: dict[str, Control] = {}
+    size = 0
+    for key, control in ranked[:MAX_CONTROLS]:
+        size += _size(key, control)
+        if size > MAX_BYTES:
+            break
+        chosen[key] = control
+    return {key: control for key, control in controls.items() if key in chosen}
+
+
+def closest(key: str, controls: Mapping[str, Control]) -> list[str]:
+    """Up to three keys that `key` may mean, the likeliest first; one if only spaces differ."""
+    trimmed = [known for known in controls if known.strip() == key.strip()]
+    if len(trimmed) == 1:
+        return trimmed
+    folded = {known.casefold(): known for known in controls}
+    near = difflib.get_close_matches(key.casefold(), folded, n=_SUGGESTIONS, cutoff=0.0)
+    return [folded[match] for match in near]
+
+
+def _free_key(one: Control, taken: Mapping[str, Control]) -> str:
+    key = one.name or f"index={one.index}"
+    if one.index:
+        key = f"{one.name},index={one.index}"
+    rank = 2
+    while key in taken:
+        key = f"{one.name},index={one.index},rank={rank}"
+        rank += 1
+    return key
+
+
+def _item(text: str, control: Control) -> int | None:
+    """Number of the item called `text`, which may hold commas or spaces."""
+    if control.type is not ControlType.ENUMERATED:
+        return None
+    for wanted in (text, text.strip()):
+        if wanted in control.items:
+            return control.items.index(wanted)
+    return None
+
+
+def _one(part: str, control: Control) -> int:
+    if control.type is ControlType.BOOLEAN:
+        return _switch(part)
+    if control.type is ControlType.ENUMERATED:
+        number = _item(part, control)
+        if number is None:
+            known = ", ".join(repr(item) for item in control.items)
+            raise ValueError(f"{part!r} is not one of {known}")
+        return number
+    return _level(part, control)
+
+
+def _switch(part: str) -> int:
+    word = part.casefold()
+    if word in _ON:
+        return 1
+    if word in _OFF:
+        return 0
+    raise ValueError(f"{part!r} is neither 'on' nor 'off'")
+
+
+def _level(part: str, control: Control) -> int:
+    bounds = f"a whole number from {control.minimum} to {control.maximum}"
+    try:
+        value = int(part)
+    except ValueError:
+        raise ValueError(f"{part!r} is not {bounds}") from None
+    if not control.minimum <= value <= control.maximum:
+        raise ValueError(f"{part!r} is out of range; give {bounds}")
+    if control.step > 1 and (value - control.minimum) % control.step:
+        raise ValueError(f"{part!r} is not in steps of {control.step} from {control.minimum}")
+    return value
+
+
+def _shown(value: int, control: Control) -> str:
+    if control.type is ControlType.BOOLEAN:
+        return "on" if value else "off"
+    if control.type is ControlType.ENUMERATED and 0 <= value < len(control.items):
+        return control.items[value]
+    return str(value)
+
+
+def _rank(control: Control, *, is_declared: bool) -> tuple[int, int]:
+    """Declared first, then what sets loudness, then other settings, then what can't be set."""
+    if is_declared:
+        return (0, 0)
+    if not control.is_writable or control.is_inactive:
+        return (3, 0)
+    is_loudness = control.name.endswith((" Volume", " Switch")) and (
+        "Playback" in control.name or "Capture" in control.name
+    )
+    has_gain = control.min_decibels is not None
+    return (1 if is_loudness or has_gain else 2, 0 if has_gain else 1)
+
+
+def _size(key: str, control: Control) -> int:
+    items = sum(len(item.encode()) + 3 for item in control.items)
+    # The key stands in capabilities, in observed and twice in the managed fields.
+    return 4 * len(key.encode()) + items + 160 + 12 * control.channels

@@ -1,0 +1,181 @@
+"""The conditions Connected, Ready and Applied of one endpoint, from what is known now.
+
+Each message says what is the case and the next step; `kubectl describe` alone should be enough.
+"""
+
+from dataclasses import dataclass
+
+from liken_audio.graph.model import Connection, ControlType, Direction, Endpoint, Fault
+from liken_audio.resources.conditions import Condition, ConditionStatus, ConditionType, Reason
+from liken_audio.resources.controls import keyed
+from liken_audio.resources.v1alpha1 import Observed, RejectedField, Spec
+
+_SCREENS = (Connection.HDMI, Connection.DISPLAYPORT)
+
+_SERIES_SWITCHES = ("Master", "PCM", "IEC958", "Digital", "Speaker+LO")
+"""Switches that all sound of an output passes: one that is off makes silence."""
+_PARALLEL_SWITCHES = ("Headphone", "Headset", "Speaker", "Front", "Line Out", "Bass Speaker")
+"""Switches of one plug each: silence is only when all of them are off."""
+
+
+def connected(endpoint: Endpoint, fault: Fault | None) -> Condition:
+    """Whether something is plugged in; True also where nothing can tell."""
+    if not endpoint.card.is_present:
+        return _connected_not(Reason.CARD_ABSENT, "the sound card is unplugged; plug it in again")
+    if fault is Fault.NO_MONITOR:
+        return _connected_not(Reason.NO_MONITOR, _NO_MONITOR)
+    if fault is Fault.UNPLUGGED:
+        return _connected_not(Reason.UNPLUGGED, _unplugged(endpoint))
+    if endpoint.jack is None and endpoint.monitor is None:
+        message = "the card can't tell whether something is plugged in here; it counts as connected"
+        return _connected(ConditionStatus.TRUE, Reason.NOT_DETECTABLE, message)
+    name = f"the monitor {endpoint.monitor.name}".rstrip() if endpoint.monitor else "something"
+    return _connected(ConditionStatus.TRUE, Reason.CONNECTED, f"{name} is plugged in")
+
+
+def ready(endpoint: Endpoint, fault: Fault | None, spec: Spec, observed: Observed) -> Condition:
+    """Whether a stream can be heard (or recorded), and the outermost reason why not."""
+    reason, message = _silence(endpoint, fault, spec, observed)
+    if reason is Reason.READY:
+        return Condition(ConditionType.READY, ConditionStatus.TRUE, reason, message)
+    return Condition(ConditionType.READY, ConditionStatus.FALSE, reason, message)
+
+
+def starting() -> Condition:
+    """Ready in the first seconds, when a missing node may only be late."""
+    message = "waiting a few seconds for PipeWire to show the node"
+    return Condition(ConditionType.READY, ConditionStatus.UNKNOWN, Reason.STARTING, message)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """How the declared fields stand; all but `problems` are names of fields."""
+
+    problems: tuple[RejectedField, ...] = ()
+    waiting: tuple[str, ...] = ()
+    pending: tuple[str, ...] = ()
+    unconfirmed: tuple[str, ...] = ()
+
+
+def applied(spec: Spec, standing: Standing) -> Condition:
+    """Whether every declared field holds, else the first reason and all messages."""
+    if standing.problems:
+        text = "; ".join(problem.message for problem in standing.problems)
+        return _applied(ConditionStatus.FALSE, standing.problems[0].reason, text)
+    if standing.waiting:
+        text = f"{', '.join(standing.waiting)}: set as soon as the device is back; see Ready"
+        return _applied(ConditionStatus.UNKNOWN, Reason.WAITING, text)
+    if standing.pending:
+        text = f"{', '.join(standing.pending)}: written, not shown yet; wait a second or two"
+        return _applied(ConditionStatus.UNKNOWN, Reason.UNCONFIRMED, text)
+    if standing.unconfirmed:
+        text = f"{', '.join(standing.unconfirmed)}: written; PipeWire confirms when a stream plays"
+        return _applied(ConditionStatus.TRUE, Reason.UNCONFIRMED, text)
+    if spec.is_empty:
+        text = "nothing is declared in spec; the hardware is left as it is"
+        return _applied(ConditionStatus.TRUE, Reason.NOTHING_DECLARED, text)
+    return _applied(ConditionStatus.TRUE, Reason.APPLIED, "every declared field holds")
+
+
+def gone() -> tuple[Condition, ...]:
+    """The conditions of an object that was declared, but whose device is not there (any more)."""
+    message = (
+        "no device of this name is on the node any more; if it never comes back, delete this object "
+        "(names of the devices that are there: kubectl get audio)"
+    )
+    reason = Reason.DEVICE_GONE
+    return (
+        Condition(ConditionType.CONNECTED, ConditionStatus.FALSE, reason, message),
+        Condition(ConditionType.READY, ConditionStatus.FALSE, reason, message),
+        Condition(ConditionType.APPLIED, ConditionStatus.FALSE, reason, message),
+    )
+
+
+_NO_MONITOR = (
+    "no monitor answers on this output; plug one in, switch it on, or check that the monitor takes "
+    "sound over this cable"
+)
+
+
+def _connected(status: ConditionStatus, reason: Reason, message: str) -> Condition:
+    return Condition(ConditionType.CONNECTED, status, reason, message)
+
+
+def _connected_not(reason: Reason, message: str) -> Condition:
+    return _connected(ConditionStatus.FALSE, reason, message)
+
+
+def _applied(status: ConditionStatus, reason: Reason, message: str) -> Condition:
+    return Condition(ConditionType.APPLIED, status, reason, message)
+
+
+def _unplugged(endpoint: Endpoint) -> str:
+    jack = f" (jack {endpoint.jack.name!r})" if endpoint.jack else ""
+    return f"nothing is plugged in{jack}; plug it in"
+
+
+def _silence(
+    endpoint: Endpoint, fault: Fault | None, spec: Spec, observed: Observed
+) -> tuple[Reason, str]:
+    if fault is not None:
+        return _fault(endpoint, fault)
+    if observed.is_muted:
+        return Reason.MUTED, _muted(spec)
+    switch = silent_switch(endpoint)
+    if switch:
+        return Reason.SWITCH_OFF, (
+            f'the card\'s switch {switch!r} is off; set spec.controls[{switch!r}] to "on"'
+        )
+    if observed.volume == 0:
+        return Reason.VOLUME_ZERO, "the volume is 0; set spec.volume"
+    what = "played" if endpoint.direction is Direction.PLAYBACK else "recorded"
+    return Reason.READY, f"a stream can be {what}"
+
+
+def _muted(spec: Spec) -> str:
+    if spec.is_muted:
+        return "it is muted, as spec.mute says; set it to false or remove it and unmute"
+    return "a program has muted it; set spec.mute to false to have it unmuted"
+
+
+def _fault(endpoint: Endpoint, fault: Fault) -> tuple[Reason, str]:
+    if not endpoint.card.is_present:
+        return Reason.CARD_ABSENT, "the sound card is unplugged; plug it in again"
+    if fault is Fault.NO_MONITOR:
+        return Reason.NO_MONITOR, _NO_MONITOR
+    if fault is Fault.UNPLUGGED:
+        return Reason.UNPLUGGED, _unplugged(endpoint)
+    if fault is Fault.GRAPH_LOST:
+        return Reason.GRAPH_LOST, (
+            "PipeWire doesn't answer on the node; look at the pipewire container of the agent's pod"
+        )
+    if endpoint.node is not None and endpoint.node.state == "error":
+        text = endpoint.node.error or "no text given"
+        return Reason.NODE_ERROR, (
+            f"PipeWire's node is in error: {text}; another program may have the device open"
+        )
+    return Reason.NO_NODE, (
+        "PipeWire has no node for it; the agent makes one, and its log says why if it can't"
+    )
+
+
+def silent_switch(endpoint: Endpoint) -> str | None:
+    """Key of the mixer switch that keeps all sound of this endpoint away, None if there is none."""
+    suffix = " Playback Switch"
+    if endpoint.direction is Direction.CAPTURE:
+        suffix = "Capture Switch"
+    states = {
+        key: any(control.values)
+        for key, control in keyed(endpoint.controls).items()
+        if control.type is ControlType.BOOLEAN and control.values
+        if control.name.endswith(suffix)
+    }
+    parts = {key: key.split(suffix)[0].strip() for key in states}
+    series = [key for key, part in parts.items() if part in ("", *_SERIES_SWITCHES)]
+    off = [key for key in series if not states[key]]
+    if off:
+        return off[0]
+    parallel = [key for key, part in parts.items() if part in _PARALLEL_SWITCHES]
+    if parallel and not any(states[key] for key in parallel):
+        return parallel[0]
+    return None
