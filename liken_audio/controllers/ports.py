@@ -11,7 +11,7 @@ from typing import Protocol
 from liken_audio.api import Json, Resource
 from liken_audio.dra.cdi import CdiSpec
 from liken_audio.dra.claims import ClaimRecord
-from liken_audio.graph.model import Linear, Node, NodeRecipe
+from liken_audio.graph.model import Card, Control, Linear, Node, NodeRecipe
 
 
 class ResourceClient(Protocol):
@@ -84,6 +84,13 @@ class AudioWriter(Protocol):
 
     async def destroy_node(self, node: Node) -> None:
         """Remove a node; fine if it is gone."""
+
+
+class ControlWriter(Protocol):
+    """Writes to the mixer of a card, kernel's or virtual; raises `OSError` when it can't."""
+
+    async def write_control(self, card: Card, control: Control, values: Sequence[int]) -> None:
+        """Set a control, one value a channel; values that are there already change nothing."""
 
 
 class ClaimStore(Protocol):
