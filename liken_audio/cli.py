@@ -8,11 +8,11 @@ import pathlib
 import socket
 import sys
 from collections.abc import Callable, Sequence
-from importlib import metadata
 
 import structlog
 import yaml
 
+import liken_audio
 from liken_audio import settings
 from liken_audio.settings import Settings, SettingsError
 
@@ -64,8 +64,8 @@ def set_up_logging(level: str) -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="liken-audio", description=metadata_summary())
-    parser.add_argument("--version", action="version", version=metadata.version("liken-audio"))
+    parser = argparse.ArgumentParser(prog="liken-audio", description=liken_audio.__doc__)
+    parser.add_argument("--version", action="version", version=liken_audio.__version__)
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
 
     agent = commands.add_parser("agent", help="the agent of a node: publishes, prepares, controls")
@@ -87,11 +87,6 @@ def _parser() -> argparse.ArgumentParser:
     )
     inventory.set_defaults(run=_run_inventory)
     return parser
-
-
-def metadata_summary() -> str:
-    """Return the package's own one-line description."""
-    return metadata.metadata("liken-audio")["Summary"]
 
 
 def _add_options(parser: argparse.ArgumentParser, names: Sequence[str]) -> None:
