@@ -11,14 +11,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from liken_audio.api import DRIVER, Json
+from liken_audio.dra.claim_folder import CONTAINER_DIR, SOCKET
 from liken_audio.dra.claims import ClaimedDevice, ClaimRecord, PreparedDevice
 from liken_audio.graph.model import Direction
 
 KIND = f"{DRIVER}/claim"
-CONTAINER_DIR = f"/run/{DRIVER}"
-"""Parent of the claims' directories inside a container."""
-SOCKET = "pipewire-0"
-"""Name of a claim's PipeWire socket in its directory."""
 
 _NOT_IN_VARIABLES = re.compile(r"[^A-Z0-9_]")
 

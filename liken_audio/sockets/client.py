@@ -1,0 +1,119 @@
+"""The agent's side of the claims' sockets: it writes folders and asks the holder to look.
+
+The folder is what counts: a claim whose folder is there gets its socket even when the holder was
+away at the moment of asking. `claim.json` in it is for the container as well as for the holder.
+"""
+
+import asyncio
+import contextlib
+import json
+import shutil
+from pathlib import Path
+
+from liken_audio.api import Json
+from liken_audio.dra.claim_folder import CLAIM_FILE, is_claim_uid
+from liken_audio.dra.claims import ClaimRecord
+from liken_audio.graph.model import Direction
+
+DEADLINE = 10.0
+"""Seconds for the holder to answer."""
+
+
+class SocketClient:
+    """Asks the holder behind the socket `control` for the claims in `claims_dir`."""
+
+    def __init__(self, claims_dir: Path, control: Path) -> None:
+        self._claims_dir = claims_dir
+        self._control = control
+
+    async def open(self, record: ClaimRecord) -> None:
+        """Have the claim's directory with its socket ready; idempotent. `OSError` says why not."""
+        folder = self._folder(record.ref.uid)
+        folder.mkdir(parents=True, exist_ok=True)
+        folder.chmod(0o755)  # whatever the umask: the container's user must get in
+        text = json.dumps(claim_document(record), indent=1, ensure_ascii=False) + "\n"
+        _write_whole(folder / CLAIM_FILE, text)
+        if not await self._sync(record.ref.uid):
+            raise OSError(f"claim-sockets doesn't see {folder}: it must have the same claims dir")
+
+    async def close(self, uid: str) -> None:
+        """Cut the claim's connections and remove its directory; fine if there is none."""
+        if not is_claim_uid(uid):
+            return
+        folder = self._folder(uid)
+        (folder / CLAIM_FILE).unlink(missing_ok=True)
+        with contextlib.suppress(FileNotFoundError, ConnectionRefusedError):
+            await self._sync(uid)  # no holder, no live socket: PipeWire ended them all with it
+        with contextlib.suppress(FileNotFoundError):
+            shutil.rmtree(folder)
+
+    def uids(self) -> set[str]:
+        """Return the UIDs that have a directory."""
+        if not self._claims_dir.exists():
+            return set()
+        return {path.name for path in self._claims_dir.iterdir() if is_claim_uid(path.name)}
+
+    def _folder(self, uid: str) -> Path:
+        if not is_claim_uid(uid):
+            raise ValueError(f"{uid!r} is no claim UID")
+        return self._claims_dir / uid
+
+    async def _sync(self, uid: str) -> bool:
+        """Ask the holder to look at one folder; return whether its socket is live."""
+        try:
+            async with asyncio.timeout(DEADLINE):
+                answer = await self._ask({"sync": uid})
+        except TimeoutError:
+            raise TimeoutError(f"claim-sockets doesn't answer on {self._control}") from None
+        if "error" in answer:
+            raise OSError(str(answer["error"]))
+        return bool(answer.get("live"))
+
+    async def _ask(self, request: Json) -> Json:
+        reader, writer = await asyncio.open_unix_connection(self._control)
+        try:
+            writer.write(json.dumps(request).encode() + b"\n")
+            line = await reader.readline()
+        finally:
+            writer.close()
+        if not line.endswith(b"\n"):
+            raise ConnectionResetError(f"claim-sockets ended while it was asked on {self._control}")
+        answer: Json = json.loads(line)
+        return answer
+
+
+def claim_document(record: ClaimRecord) -> Json:
+    """Return `claim.json`: what a program in the container may want to know, and nothing secret.
+
+    `requests` has for each request its devices in the order of the allocation.
+    """
+    requests: dict[str, list[Json]] = {}
+    for device in record.devices:
+        requests.setdefault(device.request_name, []).append(
+            {
+                "device": device.device,
+                "kind": "sink" if device.direction is Direction.PLAYBACK else "source",
+                "nodeName": device.node_name,
+                "channels": device.channels,
+                "rate": device.rate_hz,
+            }
+        )
+    return {
+        "version": 1,
+        "claim": {
+            "namespace": record.ref.namespace,
+            "name": record.ref.name,
+            "uid": record.ref.uid,
+        },
+        "requests": requests,
+    }
+
+
+def _write_whole(path: Path, text: str) -> None:
+    """Replace a file unless it holds the text already; no fsync, since a reboot makes it anew."""
+    if path.exists() and path.read_text() == text:
+        return
+    temporary = path.with_name(f".{path.name}.tmp")
+    temporary.write_text(text)
+    temporary.chmod(0o644)
+    temporary.replace(path)
