@@ -7,7 +7,7 @@ import re
 from fractions import Fraction
 
 _QUANTITY = re.compile(
-    r"(?P<number>[+-]?(\d+\.?\d*|\.\d+))(?P<suffix>[KMGTPE]i|[numkMGTPE]?|[eE][+-]?\d+)"
+    r"(?P<number>[+-]?(\d+\.?\d*|\.\d+))(?P<suffix>[KMGTPE]i|[numkMGTPE]?|[eE][+-]?\d{1,3})"
 )
 _BINARY: dict[str, int] = {
     f"{letter}i": 1024**power for power, letter in enumerate("KMGTPE", start=1)

@@ -14,7 +14,7 @@ import json
 import socket
 import ssl
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from http import HTTPStatus
 from ipaddress import ip_address
@@ -179,6 +179,7 @@ class KubernetesClient:
         query = [("fieldManager", FIELD_MANAGER), ("force", "true"), _STRICT]
         return await self._call(_Request("PATCH", path, query, body, _APPLY))
 
+    @asynccontextmanager
     async def watch(
         self,
         resource: Resource,
@@ -187,11 +188,11 @@ class KubernetesClient:
         field_selector: str = "",
         resource_version: str,
         timeout_seconds: int,
-    ) -> AsyncGenerator[Json, None]:
-        """Yield the events after `resource_version` until the server ends the watch.
+    ) -> AsyncIterator[AsyncIterator[Json]]:
+        """Open a watch and lend its events after `resource_version`, until the server ends it.
 
         Bookmarks are asked for. Raises an `ApiError` when the answer isn't a watch, breaks off, or
-        stays silent for `Deadlines.watch_silence`. Use it in `contextlib.aclosing`.
+        stays silent for `Deadlines.watch_silence`.
         """
         query = [
             *_selectors(label_selector, field_selector),
@@ -205,10 +206,17 @@ class KubernetesClient:
             sock_connect=deadlines.connect, sock_read=deadlines.watch_silence
         )
         request = _Request("GET", _path(resource, None), query)
-        with self._failing_as(f"watch {request.path}"):
-            async with self._answer(request, bounds) as response:
-                async for line in _lines(response.content.iter_any()):
-                    yield json.loads(line)
+        async with AsyncExitStack() as stack:
+            with self._failing_as(f"watch {request.path}"):
+                response = await stack.enter_async_context(self._answer(request, bounds))
+            yield self._events(response, request.path)
+
+    async def _events(
+        self, response: aiohttp.ClientResponse, path: str
+    ) -> AsyncGenerator[Json, None]:
+        with self._failing_as(f"watch {path}"):
+            async for line in _lines(response.content.iter_any()):
+                yield json.loads(line)
 
     async def _call(self, request: _Request) -> Json:
         """Make one request and return the object of its answer; raises an `ApiError`."""
