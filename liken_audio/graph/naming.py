@@ -145,11 +145,15 @@ def _precedence(card: Card) -> tuple[int, str]:
     return card.number, card.path
 
 
+def _entry_precedence(entry: NamedPcm) -> tuple[int, str, int]:
+    return *_precedence(entry.card), entry.pcm.device
+
+
 def _told_apart(entries: Sequence[NamedPcm]) -> list[NamedPcm]:
     """Give PCMs that came to one name a hash of all that differs between them."""
-    rivals = [entry for entry in entries if entry.card.is_present] or list(entries)[:1]
+    rivals = [entry for entry in entries if entry.card.is_present]
     if len(rivals) < 2:
-        return rivals
+        return rivals or [min(entries, key=_entry_precedence)]
     texts = [_whereabouts(entry) for entry in rivals]
     if len(set(texts)) < len(texts):
         texts = [f"{text} {entry.card.number}" for text, entry in zip(texts, rivals, strict=True)]
