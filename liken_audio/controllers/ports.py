@@ -6,6 +6,7 @@ need not add one. Errors of the API server are the family in `liken_audio.api`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
 from liken_audio.api import Json, Resource
@@ -102,8 +103,8 @@ class ClaimStore(Protocol):
     def records(self) -> Sequence[ClaimRecord]:
         """All records, ordered by namespace, name and UID."""
 
-    def save(self, record: ClaimRecord) -> None:
-        """Write whole: temporary file, fsync, rename, fsync of the folder."""
+    def save(self, record: ClaimRecord, *, is_durable: bool = True) -> None:
+        """Write whole: temporary file, fsync, rename, fsync of the folder; not durable: no fsync."""
 
     def remove(self, uid: str) -> None:
         """Forget a claim; fine if unknown."""
@@ -114,6 +115,18 @@ class ClaimStore(Protocol):
     def remove_cdi(self, uid: str) -> None:
         """Remove the claim's CDI file; fine if it is gone."""
 
+    def leftovers(self) -> set[str]:
+        """UIDs of files that have no record; another agent may just be at work on them."""
+
+    def sweep(self, uid: str) -> None:
+        """Remove a claim's temporary files, and its CDI file unless it has a record."""
+
+    def lock(self, uid: str) -> AbstractAsyncContextManager[None]:
+        """Be the only one, in all agents of this node, to work on a claim. `TimeoutError`."""
+
+    def reservation(self) -> AbstractAsyncContextManager[None]:
+        """Be the only one to check what is free and to save a reservation. `TimeoutError`."""
+
 
 class ClaimSockets(Protocol):
     """The claims' directories and the sockets in them."""
@@ -123,3 +136,6 @@ class ClaimSockets(Protocol):
 
     async def close(self, uid: str) -> None:
         """Cut the claim's connections and remove its directory; fine if there is none."""
+
+    def uids(self) -> set[str]:
+        """UIDs that have a directory."""
