@@ -171,15 +171,15 @@ def refreshed(record: ClaimRecord, endpoints: Iterable[Endpoint]) -> ClaimRecord
 
 
 def snapshot(records: Iterable[ClaimRecord]) -> ClaimsSnapshot:
-    """Return the records as the graph's source `claims`; a claim with admin access holds nothing.
+    """Return the completed records as the graph's source `claims`.
 
-    A claim whose results are partly of that kind is two holds: one that counts, one that doesn't.
+    A result with admin access counts for nothing: a claim whose results are partly of that kind is two holds: one that counts, one that doesn't.
     """
     holds = []
     for record in sorted(records, key=lambda r: (r.ref.namespace, r.ref.name, r.ref.uid)):
         for is_admin in (False, True):
             devices = tuple(d.device for d in record.devices if d.is_admin is is_admin)
-            if devices:
+            if devices and record.state is ClaimState.COMPLETED:
                 holds.append(
                     ClaimHold(
                         namespace=record.ref.namespace,
