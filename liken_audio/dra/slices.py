@@ -18,13 +18,13 @@ create's answer is lost. It must not read a clock, and what it is given is never
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain, count
 from typing import Any
 
 from liken_audio.api import DRIVER, RESOURCE_SLICES, Json
-from liken_audio.dra.devices import Attribute, Capacity, Device
-from liken_audio.dra.quantities import parse
+from liken_audio.dra.devices import Device
+from liken_audio.dra.encoding import Adoption, adoption, encode, meaning
 
 DEVICES_PER_SLICE = 64
 """The server takes 128, but 64 once any device has a taint. Devices of ours gain and lose taints
@@ -43,14 +43,6 @@ class Pool:
 
 
 @dataclass(frozen=True, slots=True)
-class Adoption:
-    """The devices of one slice as we sent them and as the server stored them: dropped fields."""
-
-    sent: list[Json]
-    stored: list[Json]
-
-
-@dataclass(frozen=True, slots=True)
 class Memory:
     """What was learnt from earlier writes and sights; empty at the start."""
 
@@ -62,6 +54,28 @@ class Memory:
     """By the slice's name."""
     taken: frozenset[str] = frozenset()
     """Names that something of somebody else has."""
+
+    def saw(self, bodies: Sequence[Json]) -> "Memory":
+        """Return the memory after the slices of ours were seen as they are now."""
+        return replace(
+            self,
+            slices={**self.slices, **{body["metadata"]["name"]: body for body in bodies}},
+            generation=max(self.generation, *map(_generation, bodies), 0),
+        )
+
+    def wrote(self, sent: Json, stored: Json) -> "Memory":
+        """Return the memory after a write, with what the server made of it."""
+        adopted = dict(self.adopted)
+        name = sent["metadata"]["name"]
+        adopted.pop(name, None)
+        lesson = adoption(devices_of(sent), devices_of(stored))
+        if lesson is not None:
+            adopted[name] = lesson
+        return replace(self.saw((stored,)), adopted=adopted)
+
+    def deleted(self, name: str) -> "Memory":
+        """Return the memory after we deleted a slice; its generation stays known."""
+        return replace(self, slices={key: v for key, v in self.slices.items() if key != name})
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,24 +151,6 @@ def plan(pool: Pool, observed: Sequence[Json], memory: Memory | None = None) -> 
     )
 
 
-def dropped_fields(sent: Json, stored: Json) -> tuple[str, ...]:
-    """Name the fields of devices that we sent and the server didn't store, for a person to read."""
-    pairs = zip(_devices(sent), _devices(stored), strict=False)
-    dropped = {
-        field_name
-        for before, after in pairs
-        for field_name in _paths(_meaning(before)) - _paths(_meaning(after))
-    }
-    return tuple(sorted(dropped))
-
-
-def adoption(sent: Json, stored: Json) -> Adoption | None:
-    """Return what must be remembered of a write, None if all was stored as it was sent."""
-    before = [_meaning(device) for device in _devices(sent)]
-    after = [_meaning(device) for device in _devices(stored)]
-    return Adoption(before, after) if before != after else None
-
-
 @dataclass(frozen=True, slots=True)
 class _SpecOf:
     """Builds bodies that share the pool's header."""
@@ -213,44 +209,6 @@ class _SpecOf:
         return body
 
 
-def encode(device: Device) -> Json:
-    """Return a device as the API has it; fields at their default are left out."""
-    body: Json = {"name": str(device.name)}
-    if device.attributes:
-        body["attributes"] = {key: _attribute(value) for key, value in device.attributes.items()}
-    if device.capacity:
-        body["capacity"] = {key: _capacity(value) for key, value in device.capacity.items()}
-    if device.allow_multiple:
-        body["allowMultipleAllocations"] = True
-    if device.taints:
-        body["taints"] = [
-            {
-                "key": taint.key,
-                "effect": taint.effect,
-                **({"value": taint.value} if taint.value else {}),
-            }
-            for taint in device.taints
-        ]
-    return body
-
-
-def _attribute(value: Attribute) -> Json:
-    if isinstance(value, bool):
-        return {"bool": value}
-    return {"int": value} if isinstance(value, int) else {"string": value}
-
-
-def _capacity(capacity: Capacity) -> Json:
-    steps = {"min": capacity.minimum, "max": capacity.maximum, "step": capacity.step}
-    return {
-        "value": str(capacity.value),
-        "requestPolicy": {
-            "default": str(capacity.default),
-            "validRange": {key: str(value) for key, value in steps.items()},
-        },
-    }
-
-
 def _pages(devices: Sequence[Device]) -> list[tuple[Device, ...]]:
     """Split by order alone: equal devices are split equally, and none are one empty page."""
     starts = range(0, len(devices), DEVICES_PER_SLICE) if devices else (0,)
@@ -272,8 +230,8 @@ def _is_complete(
 
 
 def _is_right(observed: Json, page: Sequence[Device], adopted: Adoption | None) -> bool:
-    wished = [_meaning(encode(device)) for device in page]
-    there = [_meaning(device) for device in _devices(observed)]
+    wished = [meaning(encode(device)) for device in page]
+    there = [meaning(device) for device in devices_of(observed)]
     if wished == there:
         return True
     return adopted is not None and wished == adopted.sent and there == adopted.stored
@@ -294,34 +252,13 @@ def _delete(body: Json) -> Delete:
     return Delete(metadata["name"], metadata["uid"], metadata["resourceVersion"])
 
 
-def _devices(body: Json) -> list[Json]:
+def devices_of(body: Json) -> list[Json]:
+    """Return the devices of a slice, as the API has them."""
     return body["spec"].get("devices") or []
 
 
 def _generation(body: Json) -> int:
     return int(body.get("spec", {}).get("pool", {}).get("generation", 0))
-
-
-def _meaning(device: Json) -> Json:
-    """Return a device as it is compared: no times, quantities as numbers, nothing that is empty."""
-    meaning = {key: value for key, value in device.items() if value not in (None, False, [], {})}
-    if "taints" in meaning:
-        meaning["taints"] = [
-            {key: value for key, value in taint.items() if key != "timeAdded" and value != ""}
-            for taint in meaning["taints"]
-        ]
-    if "capacity" in meaning:
-        meaning["capacity"] = _by_value(meaning["capacity"])
-    return meaning
-
-
-def _by_value(capacity: Any) -> Any:
-    if isinstance(capacity, dict):
-        return {key: _by_value(value) for key, value in capacity.items() if value is not None}
-    if isinstance(capacity, list):
-        return [_by_value(value) for value in capacity]
-    quantity = parse(capacity)
-    return capacity if quantity is None else quantity
 
 
 def _taint_key(device: str, taint: Mapping[str, str]) -> tuple[str, str, str, str]:
@@ -333,19 +270,7 @@ def _taint_times(slices: Iterator[Json]) -> dict[tuple[str, str, str, str], str]
     return {
         _taint_key(device["name"], taint): taint["timeAdded"]
         for body in slices
-        for device in _devices(body)
+        for device in devices_of(body)
         for taint in device.get("taints", ())
         if taint.get("timeAdded")
     }
-
-
-def _paths(value: Any, prefix: str = "") -> set[str]:
-    """Return the paths of all fields, attribute and capacity names replaced by a star."""
-    if isinstance(value, dict):
-        is_map = prefix in ("attributes", "capacity")
-        return {
-            path
-            for key, inner in value.items()
-            for path in _paths(inner, f"{prefix}.{'*' if is_map else key}".strip("."))
-        } | ({prefix} if prefix else set())
-    return {prefix}
