@@ -1,6 +1,20 @@
-"""What every test shares."""
+"""What every test shares: the event loop's start, the rule for skips, and the real partners."""
 
 import asyncio
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.harness.cluster import Cluster
+from tests.harness.control_plane import ControlPlane, control_plane_program
+from tests.harness.processes import HarnessError, Workspace
+from tests.harness.sound_stack import SoundStack
+
+REQUIRE_VARIABLE = "LIKEN_AUDIO_REQUIRE"
+"""Set by make and CI: what a test needs must be there, so a skip is a failure."""
 
 
 def pytest_configure() -> None:
@@ -10,3 +24,67 @@ def pytest_configure() -> None:
     Once a loop, even None, has been set, it raises instead, which they handle.
     """
     asyncio.set_event_loop(None)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item,
+) -> Iterator[None]:
+    """Turn a skip into a failure where everything must be there."""
+    report = yield
+    _fail_if_skipped(report)
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(collector: pytest.Collector) -> Iterator[None]:
+    """Do the same for a module that skips itself."""
+    report = yield
+    _fail_if_skipped(report)
+    return report
+
+
+def _fail_if_skipped(report: pytest.TestReport | pytest.CollectReport) -> None:
+    is_expected = hasattr(report, "wasxfail")
+    if report.outcome == "skipped" and not is_expected and os.environ.get(REQUIRE_VARIABLE):
+        report.outcome = "failed"
+        report.longrepr = f"skipped, though {REQUIRE_VARIABLE} is set: {report.longrepr}"
+
+
+@pytest.fixture
+def workspace() -> Iterator[Path]:
+    """A folder with a path short enough for sockets (pytest's own is too long for them)."""
+    with Workspace("test") as made:
+        yield made.path
+
+
+@pytest.fixture(scope="session")
+def control_plane() -> Iterator[ControlPlane]:
+    """A real control plane, one for the whole run: tests use names of their own in it."""
+    try:
+        control_plane_program()
+    except HarnessError as error:
+        pytest.skip(str(error))
+    with Workspace("cluster") as made, ControlPlane(made.folder("control-plane")) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def cluster(control_plane: ControlPlane) -> Cluster:
+    """kubectl on that control plane, with our CRDs and example classes in it."""
+    manifests = Path(__file__).parents[1] / "manifests"
+    cluster = control_plane.cluster
+    cluster.kubectl("apply", "-k", str(manifests / "crds"))
+    cluster.kubectl("apply", "-f", str(manifests / "examples" / "classes.yaml"))
+    cluster.kubectl("wait", "--for=condition=Established", "--timeout=30s", "crd", "--all")
+    return cluster
+
+
+@pytest.fixture
+def sound_stack(workspace: Path) -> Iterator[SoundStack]:
+    """A PipeWire and a WirePlumber of the test's own."""
+    missing = [each for each in SoundStack.PROGRAMS if shutil.which(each) is None]
+    if missing:
+        pytest.skip(f"{', '.join(missing)} not installed: run through make")
+    with SoundStack(workspace / "sound") as running:
+        yield running

@@ -1,5 +1,6 @@
 """A Kubernetes cluster as kubectl reaches it: our own control plane, or the reader's cluster."""
 
+import datetime
 import json
 import subprocess
 import time
@@ -84,6 +85,22 @@ class Cluster:
         # Admission marks every new Node not-ready; a controller that we don't run takes it off.
         patch = json.dumps({"spec": {"taints": list(taints)}})
         self.kubectl("patch", "node", name, "--type=merge", f"-p={patch}")
+
+    def renew_lease(self, node: str) -> None:
+        """Do a kubelet's heartbeat, for clusters that watch their nodes."""
+        now = datetime.datetime.now(datetime.UTC).isoformat(timespec="microseconds")
+        self.apply(
+            {
+                "apiVersion": "coordination.k8s.io/v1",
+                "kind": "Lease",
+                "metadata": {"name": node, "namespace": "kube-node-lease"},
+                "spec": {
+                    "holderIdentity": node,
+                    "leaseDurationSeconds": 40,
+                    "renewTime": now.replace("+00:00", "Z"),
+                },
+            }
+        )
 
     def wait_for(self, what: str, ask: Callable[[], Json | None], timeout: float = 30) -> Json:
         """Ask until there is an answer; `HarnessError` after `timeout` s, with the last refusal."""

@@ -185,11 +185,6 @@ class KubeletRole:
             *("--grace-period=0", "--force", "--ignore-not-found"),
         )
 
-    def heartbeat(self) -> None:
-        """Say that the node lives; for clusters that watch their nodes."""
-        now = self._cluster.kubectl("version", "-o", "json")  # any call proves that we reach it
-        del now
-
     def close(self) -> None:
         """End the containers and the connection."""
         self._containers.end()

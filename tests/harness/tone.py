@@ -98,6 +98,10 @@ class Recorder:
             self._has_samples, f"recording {self._node_name}", _START_SECONDS, [self._program]
         )
 
+    def loud_seconds(self) -> float:
+        """Length of the longest loud stretch so far."""
+        return measure(read_left(self._file)).seconds
+
     def stop(self) -> Sound:
         """Stop and measure; an error when the recorder died on the way."""
         if self._program is not None:

@@ -1,0 +1,83 @@
+# `make help` lists the targets. Each makes ready what it needs first: see tests/harness/setup.sh.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+
+setup := tests/harness/setup.sh
+inner := $(MAKE) --no-print-directory
+pytest := python -m pytest
+types := --package liken_audio --package tests.harness --package tests.demo
+
+.PHONY: help
+help: ## show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
+	@echo 'What is downloaded and compiled is kept in $${LIKEN_AUDIO_CACHE:-~/.cache/liken-audio}.'
+
+.PHONY: demo
+demo: ## a pod's claim plays a tone, on a real control plane (KEEP=1 stays up; DEMO_KUBECONFIG=FILE takes your cluster)
+	@$(setup) root python sound $(if $(DEMO_KUBECONFIG),kubectl,cluster) -- python -m tests.demo
+
+.PHONY: test
+test: ## all checks and all tests: what CI runs
+	@$(setup) root dev sound cluster -- $(inner) _lint _test
+
+.PHONY: check
+check: ## the quick ones, to run before each commit: formats, lint, types, layers, unit tests
+	@$(setup) dev -- $(inner) _lint _unit
+
+.PHONY: lint
+lint: ## formats, lint, types, layers, generated code
+	@$(setup) dev -- $(inner) _lint
+
+.PHONY: unit
+unit: ## the unit tests: no socket, no process
+	@$(setup) dev -- $(inner) _unit
+
+.PHONY: integration
+integration: ## each edge against its real partner: PipeWire, the API server, gRPC sockets
+	@$(setup) root dev sound cluster -- env LIKEN_AUDIO_REQUIRE=1 $(pytest) tests/integration $(ARGS)
+
+.PHONY: cluster
+cluster: ## the whole agent with a real control plane
+	@$(setup) root dev sound cluster -- env LIKEN_AUDIO_REQUIRE=1 $(pytest) tests/cluster $(ARGS)
+
+.PHONY: bench
+bench: ## the figures of docs/limits.md, each against its bound
+	@$(setup) root dev sound cluster -- python -m tests.bench $(ARGS)
+
+.PHONY: proto
+proto: ## write the generated code of the kubelet's APIs anew
+	@$(setup) dev -- protos/generate.sh python
+
+.PHONY: format
+format: ## format the code and mend what the linter can mend
+	@$(setup) dev -- sh -c 'ruff format . && ruff check --fix .'
+
+.PHONY: lock
+lock: ## resolve the pinned packages anew (needs uv)
+	@for group in '' dev; do \
+	    uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-header --python-version 3.11 \
+	        $${group:+--group $$group --constraints requirements.lock} pyproject.toml -o requirements$${group:+-$$group}.lock || exit; \
+	done
+
+.PHONY: clean
+clean: ## remove what tools left in the tree (the cache outside stays)
+	@rm -rf .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis build *.egg-info
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# --- run by the targets above, with the environment on the PATH ------------------------------------------
+
+.PHONY: _lint _unit _test
+_lint:
+	ruff format --check .
+	ruff check .
+	mypy --strict $(types)
+	lint-imports
+	@folder=$$(mktemp -d) && trap 'rm -rf "$$folder"' EXIT && protos/generate.sh python "$$folder/generated" >/dev/null && \
+	    diff -r --exclude=__pycache__ "$$folder/generated" liken_audio/kubelet/generated || \
+	    { echo 'liken_audio/kubelet/generated is not what protos/ makes: run make proto'; exit 1; }
+
+_unit:
+	python -X dev -m pytest tests/unit $(ARGS)
+
+_test:
+	LIKEN_AUDIO_REQUIRE=1 $(pytest) tests/unit tests/integration tests/cluster $(ARGS)
