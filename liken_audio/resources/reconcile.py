@@ -145,16 +145,15 @@ def reconcile(situation: Situation, memory: Memory, now: float) -> Outcome:
     )
 
 
-def write_failed(before: Memory, after: Memory, name: str, text: str) -> Memory:
-    """The memory when the write of field `name` failed: as if it had not been tried."""
-    failures = {**after.failures, name: text}
+def write_failed(memory: Memory, name: str, text: str) -> Memory:
+    """The memory when the write of field `name` failed: as if it had never been tried."""
+    failures = {**memory.failures, name: text}
     if name == "volume":
-        return replace(after, volume=before.volume, has_rested=before.has_rested, failures=failures)
+        return replace(memory, volume=None, has_rested=False, failures=failures)
     if name == "mute":
-        return replace(after, mute=before.mute, failures=failures)
-    kept = {key: write for key, write in after.controls.items() if _control_field(key) != name}
-    kept |= {key: write for key, write in before.controls.items() if _control_field(key) == name}
-    return replace(after, controls=kept, failures=failures)
+        return replace(memory, mute=None, failures=failures)
+    kept = {key: write for key, write in memory.controls.items() if _control_field(key) != name}
+    return replace(memory, controls=kept, failures=failures)
 
 
 def write_succeeded(memory: Memory, name: str) -> Memory:
@@ -232,11 +231,16 @@ def _judge_volume(situation: Situation, memory: Memory, shown: Shown) -> Step:
     wanted: Value | None = None
     if spec.volume is not None:
         wanted = (min(spec.volume, limit),)
-    elif not memory.has_rested:
-        wanted = (limit,)
-    elif spec.max_volume is not None and (current is None or max(current) > limit):
+    elif not memory.has_rested or (spec.max_volume is not None and _is_over(current, limit, shown)):
         wanted = (limit,)
     return enforce(wanted, shown, memory.volume)
+
+
+def _is_over(current: Value | None, limit: Percent, shown: Shown) -> bool:
+    """Whether the limit is, or by a write that isn't shown yet was, exceeded."""
+    if current is None or max(current) > limit:
+        return True
+    return current == (limit,) and shown.value is not None and max(shown.value) > limit
 
 
 def _judge_mute(situation: Situation, memory: Memory, shown: Shown) -> Step:

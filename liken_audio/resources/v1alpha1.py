@@ -6,6 +6,7 @@ field that can't be used becomes a `RejectedField`, never an exception, and the 
 that a server-side apply removes it. Schema: manifests/crds.
 """
 
+import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -22,6 +23,8 @@ KINDS = {Direction.PLAYBACK: SINKS, Direction.CAPTURE: SOURCES}
 """The kind of an endpoint, by its direction."""
 
 _MAX_CLAIMS_NAMED = 2
+_MAX_LABEL = 63
+_HASH_DIGITS = 10
 
 
 class Sharing(StrEnum):
@@ -95,6 +98,22 @@ def decode_spec(body: Json) -> tuple[Spec, tuple[RejectedField, ...]]:
 def has_spec(body: Json) -> bool:
     """Whether somebody declared anything, also what we can't use."""
     return bool(body.get("spec"))
+
+
+def reported_volume(body: Json) -> Percent | None:
+    """The volume that a stored status shows, None when it shows none that makes sense."""
+    status = body.get("status")
+    observed = status.get("observed") if isinstance(status, Mapping) else None
+    volume = observed.get("volume") if isinstance(observed, Mapping) else None
+    return Percent(volume) if isinstance(volume, int) and volume >= 0 else None
+
+
+def node_label(node_name: str) -> str:
+    """Value of the node label: the node's name, cut and told apart by a hash when over 63."""
+    if len(node_name) <= _MAX_LABEL:
+        return node_name
+    digest = hashlib.sha256(node_name.encode()).hexdigest()[:_HASH_DIGITS]
+    return f"{node_name[: _MAX_LABEL - _HASH_DIGITS - 1]}-{digest}"
 
 
 def encode_status(
