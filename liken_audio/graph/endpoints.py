@@ -72,7 +72,9 @@ class _SameCards:
 
 def endpoints(view: GraphView, node_name: str) -> tuple[Endpoint, ...]:
     """Return all endpoints of the node, ordered by name; each name once."""
-    held = frozenset(device for hold in view.holds for device in hold.devices)
+    # Only a name made of a serial can move to another card; others would only empty the cache.
+    devices = (device for hold in view.holds for device in hold.devices)
+    held = frozenset(device for device in devices if device.startswith("usb-"))
     parts = _card_parts(_SameCards(view.cards), node_name, held)
     is_graph_lost = Source.PIPEWIRE in view.lost
     nodes = {} if is_graph_lost else _nodes_by_device(view.nodes, parts)

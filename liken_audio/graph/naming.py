@@ -24,6 +24,7 @@ import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from liken_audio.graph.model import Card, DeviceName, Direction, Pcm, UsbIdentity
 
@@ -212,6 +213,7 @@ def _fixed(text: str) -> _Part:
     return _Part(raw=text, shown=text, is_faithful=True)
 
 
+@lru_cache(maxsize=4096)  # each PCM is compared with all of its card's
 def _part(text: str, clean: re.Pattern[str]) -> _Part:
     if clean.fullmatch(text):
         shown = re.sub(r"[ _.:/]", "-", text.lower()).lstrip("-")
