@@ -43,14 +43,14 @@ from liken_audio.graph.model import (
 from liken_audio.graph.presence import Presence
 from liken_audio.resources import v1alpha1
 from liken_audio.resources.drift import without_times
-from liken_audio.resources.reconcile import (
+from liken_audio.resources.reconcile import reconcile
+from liken_audio.resources.situation import (
     Change,
     Memory,
     SetControl,
     SetMute,
     SetVolume,
     Situation,
-    reconcile,
     write_failed,
     write_succeeded,
 )

@@ -9,7 +9,8 @@ from liken_audio.graph.model import ClaimHold, DeviceName, Endpoint
 from liken_audio.resources import v1alpha1, verdicts
 from liken_audio.resources.conditions import Condition, stamped
 from liken_audio.resources.drift import covers, has_more, without_times
-from liken_audio.resources.reconcile import Change, Memory, Outcome
+from liken_audio.resources.reconcile import Outcome
+from liken_audio.resources.situation import Change, Memory
 
 GONE_SECONDS = 60.0
 """How long a device must be away before its object, if nothing is declared in it, is deleted."""
