@@ -34,6 +34,7 @@ shift
 /usr/sbin/pivot_root . old
 umount -l /old
 rmdir /old
-mount -o remount,ro /
+rm -rf /run/mount # libmount keeps notes there
+mount -n -o remount,ro /
 # Changing the user cleared the wish to die with the parent, so it is said again.
 exec setpriv --reuid "$user" --regid "$user" --clear-groups --no-new-privs --bounding-set -all --inh-caps -all --pdeathsig KILL -- "$@"
