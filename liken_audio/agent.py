@@ -1,0 +1,175 @@
+"""The node agent: builds every part, runs the loops in one TaskGroup, ends in order.
+
+Nothing is decided here. A partner that is away (PipeWire, the API server, claim-sockets) is the
+business of the loop that talks to it; a loop that fails for any other reason, or a kubelet socket
+that can't be served, ends the process with its trace, and the kubelet starts it again.
+
+At the end the kubelet's sockets go first, with the calls under way finished, then the loops. The
+slices, the nodes and the claims' sockets stay: the next agent takes them over.
+"""
+
+import asyncio
+import signal
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+import structlog
+
+from liken_audio.api import DRIVER, NODE_LABEL, RESOURCE_SLICES, SINKS, SOURCES
+from liken_audio.claim_store import ClaimStore, read_boot_id
+from liken_audio.controllers import preparer, reconciler
+from liken_audio.controllers.events import EventRecorder
+from liken_audio.controllers.node_keeper import NodeKeeper
+from liken_audio.controllers.preparer import Preparer
+from liken_audio.controllers.publisher import Publisher
+from liken_audio.controllers.reconciler import Reconciler
+from liken_audio.graph.device_graph import DeviceGraph
+from liken_audio.graph.model import Card, Control, Source
+from liken_audio.kubelet import plugin
+from liken_audio.kubelet.server import KubeletServer
+from liken_audio.kubelet.socket_paths import SocketPathError, socket_paths
+from liken_audio.kubernetes.client import KubernetesClient
+from liken_audio.kubernetes.credentials import CredentialsError
+from liken_audio.kubernetes.informer import Informer
+from liken_audio.parts import Parts
+from liken_audio.pipewire.watcher import PipeWireWatcher
+from liken_audio.pipewire.writer import PipeWireWriter
+from liken_audio.probes import Probes
+from liken_audio.resources.v1alpha1 import node_label
+from liken_audio.settings import Settings
+from liken_audio.sockets.client import SocketClient
+from liken_audio.virtual.cards import VirtualCardsError
+from liken_audio.virtual.watcher import VirtualCards
+
+_log = structlog.get_logger(__name__)
+
+STARTUP_ERRORS = (CredentialsError, SocketPathError, VirtualCardsError, OSError)
+"""What a person has to put right before an agent can start."""
+
+
+class _NoMixer:
+    """Stands where no source of cards has controls to write."""
+
+    async def write_control(self, card: Card, control: Control, values: Sequence[int]) -> None:
+        raise OSError(f"card {card.id} has no writable control {control.name!r}: {values} refused")
+
+
+def main(settings: Settings) -> int:
+    """Run the agent until SIGTERM or SIGINT; returns 0 then, 1 when it could not start."""
+    try:
+        asyncio.run(run(settings))
+    except STARTUP_ERRORS as error:
+        _log.error("the agent can't start", reason=str(error))
+        return 1
+    return 0
+
+
+async def run(settings: Settings) -> None:
+    """Start everything, wait for a signal, end in order. Raises what a loop failed with."""
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    client = (
+        KubernetesClient.from_kubeconfig(settings.kubeconfig)
+        if settings.kubeconfig
+        else KubernetesClient.in_cluster()
+    )
+    async with client:
+        parts = build(settings, client)
+        probes = Probes(
+            settings.http_host,
+            int(settings.http_port),
+            missing=parts.missing,
+            metrics=parts.metrics,
+        )
+        if int(settings.http_port):
+            await probes.start()
+        try:
+            await _serve(parts, stop)
+        finally:
+            await probes.close()
+
+
+def build(settings: Settings, client: KubernetesClient) -> Parts:
+    """Put the parts together. Raises one of `STARTUP_ERRORS`."""
+    virtual_source = [Source.VIRTUAL] if settings.virtual else []
+    graph = DeviceGraph([*virtual_source, Source.PIPEWIRE, Source.CLAIMS])
+    virtual = VirtualCards(graph, settings.virtual) if settings.virtual else None
+    if virtual:
+        virtual.load()
+    writer = PipeWireWriter(settings.pipewire_remote)
+    own = f"spec.driver={DRIVER},spec.nodeName={settings.node}"
+    slices = Informer(client, RESOURCE_SLICES, field_selector=own)
+    label = f"{NODE_LABEL}={node_label(settings.node)}"
+    sinks = Informer(client, SINKS, label_selector=label)
+    sources = Informer(client, SOURCES, label_selector=label)
+    events = EventRecorder(client, settings.node, _now)
+    keeper_of_objects = Reconciler(
+        graph,
+        settings.node,
+        reconciler.Partners(
+            client=client,
+            sinks=sinks,
+            sources=sources,
+            audio=writer,
+            mixer=virtual or _NoMixer(),
+            events=events,
+        ),
+        _now,
+    )
+    publisher = Publisher(graph, client, slices, settings.node, keeper_of_objects.is_shared)
+    for cache in (sinks, sources):
+        cache.subscribe(lambda _key: publisher.wake())
+    handler = _preparer(settings, graph, client)
+    return Parts(
+        graph=graph,
+        client=client,
+        slices=slices,
+        sinks=sinks,
+        sources=sources,
+        virtual=virtual,
+        pipewire=PipeWireWatcher(graph, settings.pipewire_remote),
+        node_keeper=NodeKeeper(graph, settings.node, writer),
+        events=events,
+        publisher=publisher,
+        reconciler=keeper_of_objects,
+        preparer=handler,
+        kubelet=_kubelet_server(settings, handler),
+    )
+
+
+def _preparer(settings: Settings, graph: DeviceGraph, client: KubernetesClient) -> Preparer:
+    return Preparer(
+        graph,
+        preparer.Place(node=settings.node, boot_id=read_boot_id(), claims_dir=settings.claims_dir),
+        preparer.Partners(
+            client=client,
+            store=ClaimStore(Path(settings.plugin_dir), Path(settings.cdi_dir)),
+            sockets=SocketClient(Path(settings.claims_dir), Path(settings.control)),
+        ),
+    )
+
+
+def _kubelet_server(settings: Settings, handler: Preparer) -> KubeletServer:
+    paths = socket_paths(
+        DRIVER, Path(settings.registry_dir), Path(settings.plugin_dir), settings.pod_uid
+    )
+    return KubeletServer(DRIVER, paths, plugin.services(handler), plugin.SUPPORTED_VERSIONS)
+
+
+async def _serve(parts: Parts, stop: asyncio.Event) -> None:
+    async with asyncio.TaskGroup() as tasks:
+        loops = [tasks.create_task(loop) for loop in parts.loops()]
+        server = tasks.create_task(parts.kubelet.run())
+        _log.info("agent started")
+        await stop.wait()
+        _log.info("agent ends: calls under way are finished first")
+        server.cancel()
+        await asyncio.wait([server])
+        for loop in loops:
+            loop.cancel()
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)  # noqa: TID251 the edge where time is taken
