@@ -34,7 +34,7 @@ from liken_audio.dra.claims import (
 from liken_audio.dra.health import DeviceHealth, health
 from liken_audio.graph.device_graph import DeviceGraph
 from liken_audio.graph.endpoints import endpoints
-from liken_audio.graph.model import Endpoint, Source
+from liken_audio.graph.model import DeviceName, Endpoint, Source
 
 NODE_SECONDS = 5.0
 """How long Prepare waits for a node that is just being made anew."""
@@ -86,7 +86,7 @@ class Preparer:
         self._tasks: asyncio.TaskGroup | None = None
         self._changed = asyncio.Event()
         self._subscribers: list[Callable[[], None]] = []
-        self._endpoints: tuple[int, Sequence[Endpoint]] = (-1, ())
+        self._endpoints: tuple[int, Mapping[DeviceName, Endpoint]] = (-1, {})
         self._repairs: dict[str, _Repair] = {}
         self.prepared = 0
         """Claims that became prepared here."""
@@ -122,7 +122,7 @@ class Preparer:
     def health(self) -> Sequence[DeviceHealth]:
         """Return the health of all devices now."""
         is_known = Source.PIPEWIRE not in self._graph.view().awaited
-        return health(self._current(), self._place.node, is_known=is_known)
+        return health(self._current().values(), self._place.node, is_known=is_known)
 
     def subscribe(self, callback: Callable[[], None]) -> Callable[[], None]:
         """Have `callback` called when health may have changed; call what is returned to end it."""
@@ -246,7 +246,9 @@ class Preparer:
                 if not await self._clean(holder.ref):
                     raise
 
-    def _reserve_now(self, claim: Json, ref: ClaimRef, current: Sequence[Endpoint]) -> ClaimRecord:
+    def _reserve_now(
+        self, claim: Json, ref: ClaimRef, current: Mapping[DeviceName, Endpoint]
+    ) -> ClaimRecord:
         here = NodeFacts(
             pool=self._place.node,
             boot_id=self._place.boot_id,
@@ -416,10 +418,10 @@ class Preparer:
     def _show(self, records: Sequence[ClaimRecord]) -> None:
         self._graph.replace(Source.CLAIMS, claims.snapshot(records))
 
-    def _current(self) -> Sequence[Endpoint]:
+    def _current(self) -> Mapping[DeviceName, Endpoint]:
         if self._endpoints[0] != self._graph.revision:
-            current = endpoints(self._graph.view(), self._place.node)
-            self._endpoints = (self._graph.revision, current)
+            found = endpoints(self._graph.view(), self._place.node)
+            self._endpoints = (self._graph.revision, {each.name: each for each in found})
         return self._endpoints[1]
 
     def _graph_changed(self) -> None:

@@ -129,7 +129,7 @@ class NodeFacts:
 
     pool: str
     boot_id: str
-    endpoints: Sequence[Endpoint]
+    endpoints: Mapping[DeviceName, Endpoint]
     records: Sequence[ClaimRecord]
     """Claims prepared here; one with the UID in question is left out of account."""
 
@@ -144,42 +144,45 @@ def prepare(claim: Json, ref: ClaimRef, here: NodeFacts) -> ClaimRecord:
     devices = _allocated(claim, ref)
     configs = devices.get("config") or ()
     results = [r for r in devices.get("results") or () if r.get("driver") == DRIVER]
-    by_name = {endpoint.name: endpoint for endpoint in here.endpoints}
     claimed: list[ClaimedDevice] = []
     for result in results:
-        endpoint = _endpoint(result, here.pool, by_name)
+        endpoint = _endpoint(result, here.pool, here.endpoints)
         device = _claimed(result, endpoint, configs)
         _check_free(device, claimed, [r for r in here.records if r.ref.uid != ref.uid])
         claimed.append(device)
     for device in claimed:
-        _check_node(by_name[device.device])
+        _check_node(here.endpoints[device.device])
     return ClaimRecord(
         ref=ref, boot_id=here.boot_id, state=ClaimState.STARTED, devices=tuple(claimed)
     )
 
 
-def refreshed(record: ClaimRecord, endpoints: Iterable[Endpoint]) -> ClaimRecord:
-    """Return the record with the facts of today; what is not there now keeps its last facts."""
-    by_name = {endpoint.name: endpoint for endpoint in endpoints}
-    devices = tuple(
-        replace(device, **_facts(by_name[device.device]))
-        if device.device in by_name and by_name[device.device].node
-        else device
-        for device in record.devices
-    )
+def refreshed(record: ClaimRecord, by_name: Mapping[DeviceName, Endpoint]) -> ClaimRecord:
+    """Return the record with the facts of now; a device without a node keeps its last ones."""
+    devices = tuple(_refreshed(device, by_name.get(device.device)) for device in record.devices)
     return record if devices == record.devices else replace(record, devices=devices)
 
 
+def _refreshed(device: ClaimedDevice, endpoint: Endpoint | None) -> ClaimedDevice:
+    if endpoint is None or endpoint.node is None:
+        return device
+    facts = _facts(endpoint)
+    is_same = all(getattr(device, name) == value for name, value in facts.items())
+    return device if is_same else replace(device, **facts)
+
+
 def snapshot(records: Iterable[ClaimRecord]) -> ClaimsSnapshot:
-    """Return the completed records as the graph's source `claims`.
+    """Return the completed records as the graph's source `claims`, in the order given.
 
     A result with admin access counts for nothing: a claim whose results are partly of that kind is two holds: one that counts, one that doesn't.
     """
     holds = []
-    for record in sorted(records, key=lambda r: (r.ref.namespace, r.ref.name, r.ref.uid)):
+    for record in records:
+        if record.state is not ClaimState.COMPLETED:
+            continue
         for is_admin in (False, True):
             devices = tuple(d.device for d in record.devices if d.is_admin is is_admin)
-            if devices and record.state is ClaimState.COMPLETED:
+            if devices:
                 holds.append(
                     ClaimHold(
                         namespace=record.ref.namespace,
