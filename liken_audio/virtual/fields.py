@@ -57,7 +57,7 @@ class Fields:
 
     def choice(self, key: str, choices: Iterable[str], default: str | None = None) -> str:
         """Return one of the given texts."""
-        value, known = self._get(key, default), list(choices)
+        value, known = self._get(key, default), [str(choice) for choice in choices]
         if not isinstance(value, str) or value not in known:
             raise self.error(
                 key, f"must be another word than {shown(value)}; {_advice(value, known)}"
