@@ -1,0 +1,1 @@
+"""The figures that this product promises, measured on the real parts: `make bench`."""

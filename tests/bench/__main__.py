@@ -1,0 +1,91 @@
+"""`make bench`: start the real parts, measure, print the table; status 1 when a bound is broken.
+
+`python -m tests.bench [prepare|status|storm|startup|idle]…` measures only what is named.
+"""
+
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import yaml
+
+from tests.bench import measures
+from tests.bench.api import Api
+from tests.bench.figures import Figure, table
+from tests.harness.cluster import Cluster
+from tests.harness.control_plane import ControlPlane
+from tests.harness.node import Node
+from tests.harness.processes import Workspace, wait_until
+from tests.harness.sound_stack import SoundStack
+
+TREE = Path(__file__).parents[2]
+IDLE_SECONDS = 60
+CARDS = 16
+OUTPUTS = 4
+SINK = "kitchen-pci-0000-00-01-0-output-0"
+
+
+def main() -> int:
+    """Measure what the command line names, or everything."""
+    with (
+        Workspace("bench") as work,
+        ControlPlane(work.folder("cluster")) as plane,
+        SoundStack(work.folder("sound")) as stack,
+    ):
+        cluster = Cluster(plane.kubeconfig)
+        cluster.make_node("kitchen")
+        cluster.kubectl("apply", "-k", str(TREE / "manifests/crds"))
+        cards = work.folder("cards") / "virtual.yaml"
+        cards.write_text(yaml.safe_dump(virtual_cards()))
+        with Node(
+            work.folder("node"), "kitchen", cluster=cluster, stack=stack, virtual=cards
+        ) as node:
+            api = Api(cluster)
+            wait_until(
+                lambda: len(measures.api_devices(api)) == measures.ENDPOINTS, "64 devices", 30
+            )
+            return _measure(node, stack, api, sys.argv[1:])
+
+
+def virtual_cards() -> dict[str, object]:
+    """Return 16 cards with 4 outputs each."""
+    return {
+        "cards": [
+            {
+                "number": number,
+                "id": f"card{number}",
+                "bus": "pci",
+                "path": f"0000:00:{number + 1:02x}.0",
+                "pcms": [
+                    {"device": device, "id": f"Output {device}", "direction": "playback"}
+                    for device in range(OUTPUTS)
+                ],
+            }
+            for number in range(CARDS)
+        ]
+    }
+
+
+def _measure(node: Node, stack: SoundStack, api: Api, names: Sequence[str]) -> int:
+    steps: dict[str, Callable[[], Sequence[Figure]]] = {
+        "startup": lambda: measures.startup(node, api),
+        "status": lambda: measures.status(stack, api, SINK),
+        "storm": lambda: measures.storm(node, stack, api, SINK),
+        "prepare": lambda: measures.prepare(node, api),
+        "idle": lambda: measures.idle(node, IDLE_SECONDS),
+    }
+    if unknown := set(names) - set(steps):
+        print(f"unknown: {', '.join(sorted(unknown))}; there are {', '.join(steps)}")
+        return 2
+    figures: list[Figure] = []
+    for name in names or steps:
+        began = time.monotonic()
+        figures += steps[name]()
+        print(f"{name}: measured in {time.monotonic() - began:.0f} s", flush=True)
+    print(table(figures))
+    return 0 if all(figure.holds for figure in figures) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,295 @@
+"""The measurements: each takes a running node and returns figures."""
+
+import asyncio
+import subprocess
+import time
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+
+from grpclib.client import Channel
+
+from liken_audio.kubelet.generated.k8s.io.kubelet.pkg.apis.dra import v1
+from tests.bench.api import Api, Json
+from tests.bench.figures import Figure, percentile
+from tests.harness.node import Node
+from tests.harness.processes import POLL_SECONDS, HarnessError, wait_until
+from tests.harness.sound_stack import SoundStack
+
+SLICES = "/apis/resource.k8s.io/v1/resourceslices"
+SINKS = "/apis/audio.liken.sh/v1alpha1/sinks"
+CLAIMS = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims"
+ENDPOINTS = 64
+STARTS = 5
+CHANGES = 200
+CHANGE_SECONDS = 0.4
+"""Between two changes, so that each is one that stands alone."""
+CLAIM_COUNT = 200
+UPDATES = 10_000
+
+
+def startup(node: Node, api: Api) -> Sequence[Figure]:
+    """Agent start → slice of all devices published, with API server and PipeWire up."""
+    took = []
+    for _ in range(STARTS):
+        node.agent.end()
+        for each in api.call("GET", SLICES)["items"]:
+            api.call("DELETE", f"{SLICES}/{each['metadata']['name']}")
+        began = time.perf_counter()
+        node.start_agent()
+        wait_until(lambda: _device_count(api) == ENDPOINTS, "the slice", 20, [node.agent])
+        took.append(time.perf_counter() - began)
+    return [Figure("start to slice published, worst of 5", max(took), 2, "s")]
+
+
+def status(stack: SoundStack, api: Api, sink: str) -> Sequence[Figure]:
+    """A node's volume changed in PipeWire → status written, seen by a watch."""
+    watch = api.watch(SINKS)
+    took = []
+    with _playing(stack, sink), _PwCli(stack) as pw_cli:
+        node_id = int(stack.nodes()[sink]["props"]["object.id"])
+        for number in range(CHANGES):
+            percent = 40 + number % 40
+            seen = len(watch.events)
+            began = time.perf_counter()
+            pw_cli.set_volume(node_id, percent)
+            came = watch.wait(_shows(sink, percent), seen)
+            took.append((came - began) * 1000)
+            time.sleep(max(0.0, CHANGE_SECONDS - (time.perf_counter() - began)))
+    watch.close()
+    return [
+        Figure("node change to status, p50", percentile(took, 0.5), None, "ms"),
+        Figure("node change to status, p99", percentile(took, 0.99), 150, "ms"),
+    ]
+
+
+def storm(node: Node, stack: SoundStack, api: Api, sink: str) -> Sequence[Figure]:
+    """10,000 changes of a node, as fast as PipeWire takes them, that end where they began."""
+    with _playing(stack, sink), _PwCli(stack) as pw_cli:
+        node_id = int(stack.nodes()[sink]["props"]["object.id"])
+        pw_cli.set_volume(node_id, 55)
+        wait_until(lambda: _volume(api, sink) == 55, "the first volume", 10)
+        time.sleep(1)  # the last status of what came before is out
+        sinks, slices = api.watch(SINKS), api.watch(SLICES)
+        before = _rss(node.agent.pid)
+        reads = node.metrics()["liken_audio_pipewire_read_bytes_total"]
+        began = time.perf_counter()
+        for number in range(UPDATES):
+            pw_cli.set_volume(node_id, 55 if number == UPDATES - 1 else 30 + number % 20)
+        pw_cli.finish()
+        sent = time.perf_counter() - began
+        _wait_quiet(node)
+        settled = time.perf_counter() - began
+        reads = node.metrics()["liken_audio_pipewire_read_bytes_total"] - reads
+        grown = _rss(node.agent.pid) - before
+        wait_until(lambda: _volume(api, sink) == 55, "the last volume", 10)
+    per_sink: dict[str, int] = {}
+    for _, event in sinks.events:
+        name = event["object"]["metadata"]["name"]
+        per_sink[name] = per_sink.get(name, 0) + 1
+    figures = [
+        Figure("storm: 10,000 changes sent in", sent, None, "s"),
+        Figure("storm: quiet again after", settled, None, "s"),
+        Figure("storm: read from pw-dump", reads / 1e6, None, "MB"),
+        Figure("storm: slice writes", len(slices.events), 1, ""),
+        Figure("storm: status writes of one Sink, most", max(per_sink.values(), default=0), 2, ""),
+        Figure("storm: memory grown", grown, 5, "MB"),
+    ]
+    sinks.close()
+    slices.close()
+    return figures
+
+
+def prepare(node: Node, api: Api) -> Sequence[Figure]:
+    """NodePrepareResources and NodeUnprepareResources over the socket, one claim after another."""
+    claims = [_allocated_claim(node, api, number) for number in range(CLAIM_COUNT)]
+    prepared, unprepared = asyncio.run(_prepare_all(node, claims))
+    return [
+        Figure("prepare, p50", percentile(prepared, 0.5), 10, "ms"),
+        Figure("prepare, p99", percentile(prepared, 0.99), 30, "ms"),
+        Figure("unprepare, p50", percentile(unprepared, 0.5), None, "ms"),
+        Figure("unprepare, p99", percentile(unprepared, 0.99), None, "ms"),
+    ]
+
+
+def idle(node: Node, seconds: float) -> Sequence[Figure]:
+    """Writes and CPU time of an agent that nothing happens to."""
+    time.sleep(5)
+    before, began = node.metrics(), time.perf_counter()
+    time.sleep(seconds)
+    after, took = node.metrics(), time.perf_counter() - began
+    writes = sum(
+        after[name] - before[name]
+        for name in after
+        if name.startswith("liken_audio_api_writes_total")
+    )
+    cpu = after["liken_audio_cpu_seconds_total"] - before["liken_audio_cpu_seconds_total"]
+    return [
+        Figure(f"idle {seconds:.0f} s, {ENDPOINTS} endpoints: API writes", writes, 0, ""),
+        Figure(f"idle {seconds:.0f} s, {ENDPOINTS} endpoints: CPU", cpu / took * 100, 0.5, "%"),
+        Figure(f"RSS of the agent, {ENDPOINTS} endpoints", _rss(node.agent.pid), 65, "MB"),
+        Figure("RSS of claim-sockets", _rss(node.claim_sockets.pid), None, "MB"),
+    ]
+
+
+def _device_count(api: Api) -> int:
+    items = api.call("GET", SLICES)["items"]
+    return sum(len(each["spec"].get("devices") or ()) for each in items)
+
+
+def _volume(api: Api, sink: str) -> int | None:
+    observed = api.call("GET", f"{SINKS}/{sink}").get("status", {}).get("observed", {})
+    volume: int | None = observed.get("volume")
+    return volume
+
+
+def _shows(sink: str, percent: int) -> "_Shows":
+    return _Shows(sink, percent)
+
+
+class _Shows:
+    def __init__(self, sink: str, percent: int) -> None:
+        self._sink = sink
+        self._percent = percent
+
+    def __call__(self, body: Json) -> bool:
+        observed = body.get("status", {}).get("observed", {})
+        return bool(
+            body["metadata"]["name"] == self._sink and observed.get("volume") == self._percent
+        )
+
+
+def _wait_quiet(node: Node) -> None:
+    """Wait until the agent has read nothing new from pw-dump for a second."""
+    last, since = -1.0, time.monotonic()
+    deadline = since + 60
+    while time.monotonic() < deadline:
+        now = node.metrics()["liken_audio_pipewire_read_bytes_total"]
+        if now != last:
+            last, since = now, time.monotonic()
+        if time.monotonic() - since > 1:
+            return
+        time.sleep(POLL_SECONDS)
+    raise HarnessError("the graph doesn't come to rest")
+
+
+def _rss(pid: int) -> float:
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("VmRSS:"):
+            return int(line.split()[1]) / 1024
+    raise HarnessError(f"process {pid} has no VmRSS")
+
+
+def _playing(stack: SoundStack, sink: str) -> "_Child":
+    """Play silence, since PipeWire announces changes of a node only while it runs."""
+    command = ["pw-cat", "--playback", "--raw", "--target", sink, "--format=s16", "/dev/zero"]
+    child = _Child(stack, command)
+    wait_until(lambda: stack.nodes()[sink]["state"] == "running", f"sound on {sink}", 10)
+    return child
+
+
+class _Child:
+    """A tool that runs beside the measurement."""
+
+    def __init__(self, stack: SoundStack, command: Sequence[str]) -> None:
+        self._process = subprocess.Popen(
+            ["setpriv", "--pdeathsig", "KILL", "--", *command],
+            env=dict(stack.environment),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+
+    def __enter__(self) -> "_Child":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+
+class _PwCli(_Child):
+    """One pw-cli that takes command after command: no process for each."""
+
+    def __init__(self, stack: SoundStack) -> None:
+        super().__init__(stack, ["pw-cli"])
+
+    def __enter__(self) -> "_PwCli":
+        return self
+
+    def set_volume(self, node_id: int, percent: int) -> None:
+        """Set both channels to what tools show as `percent`."""
+        linear = (percent / 100) ** 3
+        assert self._process.stdin is not None
+        self._process.stdin.write(
+            f"set-param {node_id} Props {{ channelVolumes = [ {linear} {linear} ] }}\n".encode()
+        )
+        self._process.stdin.flush()
+
+    def finish(self) -> None:
+        """Wait until every command is taken."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(b"quit\n")
+        self._process.stdin.flush()
+        self._process.wait(timeout=60)
+
+
+def _allocated_claim(node: Node, api: Api, number: int) -> v1.Claim:
+    device = str(api_devices(api)[number % ENDPOINTS])
+    body = api.call(
+        "POST",
+        CLAIMS,
+        {
+            "apiVersion": "resource.k8s.io/v1",
+            "kind": "ResourceClaim",
+            "metadata": {"name": f"bench-{uuid.uuid4().hex[:8]}", "namespace": "default"},
+            "spec": {
+                "devices": {
+                    "requests": [{"name": "out", "exactly": {"deviceClassName": "audio-sink"}}]
+                }
+            },
+        },
+    )
+    result = {"request": "out", "driver": "audio.liken.sh", "pool": node.name, "device": device}
+    selector = {"key": "metadata.name", "operator": "In", "values": [node.name]}
+    body["metadata"]["finalizers"] = ["resource.kubernetes.io/delete-protection"]
+    body["status"] = {
+        "allocation": {
+            "devices": {"results": [result]},
+            "nodeSelector": {"nodeSelectorTerms": [{"matchFields": [selector]}]},
+        }
+    }
+    metadata = body["metadata"]
+    api.call("PUT", f"{CLAIMS}/{metadata['name']}/status", body)
+    return v1.Claim(namespace="default", name=metadata["name"], uid=metadata["uid"])
+
+
+def api_devices(api: Api) -> Sequence[str]:
+    """Return the names of all published devices."""
+    items = api.call("GET", SLICES)["items"]
+    return [device["name"] for each in items for device in each["spec"].get("devices") or ()]
+
+
+async def _prepare_all(
+    node: Node, claims: Sequence[v1.Claim]
+) -> tuple[Sequence[float], Sequence[float]]:
+    channel = Channel(path=str(node.plugin / "dra.sock"))
+    stub = v1.DraPluginStub(channel)
+    prepared, unprepared = [], []
+    try:
+        for claim in claims:
+            began = time.perf_counter()
+            answer = await stub.node_prepare_resources(
+                v1.NodePrepareResourcesRequest(claims=[claim]), timeout=45
+            )
+            prepared.append((time.perf_counter() - began) * 1000)
+            if answer.claims[claim.uid].error:
+                raise HarnessError(answer.claims[claim.uid].error)
+            began = time.perf_counter()
+            await stub.node_unprepare_resources(
+                v1.NodeUnprepareResourcesRequest(claims=[claim]), timeout=45
+            )
+            unprepared.append((time.perf_counter() - began) * 1000)
+    finally:
+        channel.close()
+    return prepared, unprepared
