@@ -300,3 +300,19 @@ def test_updates_of_nodes_work_nothing_out_again_that_the_cards_decide(
         assert found[DeviceName("kitchen-pci-0000-00-1f-3-output-0")].node == changed
         assert all(each.fault is None for each in found.values())
     assert len(calls) == 1
+
+
+def test_a_claim_on_a_pci_device_works_nothing_out_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[int] = []
+
+    def counted(*arguments: Any) -> Any:
+        calls.append(1)
+        return naming.device_names(*arguments)
+
+    monkeypatch.setattr(endpoints_module, "device_names", counted)
+    its_card = card()
+    hold = ClaimHold(namespace="media", name="speaker", uid="1", devices=(DeviceName(ANALOG),))
+    assert endpoints(view(its_card), "kitchen") == endpoints(
+        view(its_card, holds=(hold,)), "kitchen"
+    )
+    assert len(calls) == 1
