@@ -1,0 +1,311 @@
+"""What `pw-dump --monitor` prints → PipeWireSnapshot.
+
+The first array of the stream holds every object; each later one holds what changed since, whole
+again: an object replaces the one with its id, and `{"id": N, "info": null}` removes it. Nodes are
+decoded, devices only for their being there, all else not at all. Of an object that comes more than
+once in the bytes of one `feed`, the last is decoded alone, so a storm costs little more than its
+bytes. Kept is what `model.Node` holds, never the object.
+
+pw-dump guesses types (the text `0012` is printed as 12, `true` as a boolean), prints whatever bytes
+a client calls itself (no UTF-8, at times), and re-uses ids at once: `object.serial` is the identity.
+Volumes are the node's own; a Bluetooth or ALSA device's routes come with those cards.
+"""
+
+import json
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from sys import intern
+from typing import Any
+
+from liken_audio.graph.model import Linear, Node, NodeId, NodeSerial, PipeWireSnapshot
+from liken_audio.pipewire.framing import ArrayFramer
+
+# pw-dump's own form: objects at two blanks, what they hold at four. Where an array has it, its
+# objects are told apart without decoding them.
+_PLAIN_START, _PLAIN_END = b"[\n  {\n", b"\n  }\n]"
+_PLAIN_SEPARATOR = b"\n  },\n  {\n"
+_PLAIN_OBJECT = re.compile(
+    rb'    "id": (\d{1,10}),\n    (?:"type": "PipeWire:Interface:(\w+)",\n|"info": null\Z)'
+)
+_TYPE_PREFIX = "PipeWire:Interface:"
+_DECODED_KINDS = frozenset({"Node", "Device"})
+
+_NOT_FINITE = re.compile(r'("(?:[^"\\]|\\.)*")|-?\b(?:nan|inf(?:inity)?)\b', re.IGNORECASE)
+_POSITION = re.compile(r"[^\s,\[\]\"]+")
+
+
+@dataclass(frozen=True, slots=True)
+class _Said:
+    """The last that the stream said of an object."""
+
+    number: int
+    kind: str = ""
+    """Its type's last word; "" when it was removed."""
+    members: bytes = b""
+    """The object without its braces, not decoded yet…"""
+    info: object = None
+    """…or its `info`, when the whole array had to be decoded."""
+
+
+class _GarbledError(Exception):
+    """An object can't be understood."""
+
+
+class DumpParser:
+    """One stream of one pw-dump process; a new process needs a new parser."""
+
+    def __init__(self) -> None:
+        self._framer = ArrayFramer()
+        self._nodes: dict[int, Node] = {}
+        self._device_serials: dict[int, int] = {}
+        self._snapshot = PipeWireSnapshot()
+        self._lost_arrays = 0
+        self._lost_objects = 0
+        self.arrays = 0
+        """Arrays that were understood; before the first, nothing is known."""
+
+    @property
+    def parse_errors(self) -> int:
+        """Pieces of the stream that couldn't be understood; what they said isn't in the state."""
+        return self._framer.errors + self._lost_arrays + self._lost_objects
+
+    @property
+    def is_garbled(self) -> bool:
+        """Whether a whole array may be missing: only a new stream brings back what it said."""
+        return self._framer.errors + self._lost_arrays > 0
+
+    @property
+    def pending_bytes(self) -> int:
+        """Bytes of an incomplete array; at the end of a stream over 0 means cut off."""
+        return self._framer.pending_bytes
+
+    def feed(self, data: bytes) -> PipeWireSnapshot | None:
+        """Take the next bytes, cut anywhere; return the state if they completed an array.
+
+        It is the object returned last time unless something that a Node holds has changed.
+        """
+        said: dict[int, _Said] = {}
+        arrays = self.arrays
+        for array in self._framer.feed(data):
+            self._read(array, said)
+        if self.arrays == arrays:
+            return None
+        for each in said.values():
+            self._apply(each)
+        self._refresh()
+        return self._snapshot
+
+    def snapshot(self) -> PipeWireSnapshot:
+        """All nodes known now, ordered by id; empty before the first array."""
+        return self._snapshot
+
+    def _read(self, array: bytes, said: dict[int, _Said]) -> None:
+        """Put what the array says over what earlier ones said."""
+        pieces = _plain_pieces(array)
+        if pieces is not None:
+            values = pieces
+        else:
+            decoded = _decode(array)
+            if not isinstance(decoded, list):
+                self._lost_arrays += 1
+                return
+            values = decoded
+        self.arrays += 1
+        for value in values:
+            try:
+                each = _said_by_piece(value) if isinstance(value, bytes) else _said(value)
+            except _GarbledError:
+                self._lost_objects += 1
+                continue
+            if each is not None:
+                said[each.number] = each
+
+    def _apply(self, said: _Said) -> None:
+        if said.kind not in _DECODED_KINDS:
+            self._nodes.pop(said.number, None)
+            self._device_serials.pop(said.number, None)
+            return
+        try:
+            info = _info(said)
+        except _GarbledError:
+            self._lost_objects += 1
+            return
+        if info is None:
+            return
+        if said.kind == "Device":
+            self._device_serials[said.number] = _integer(_object(info, "props"), "object.serial")
+            self._nodes.pop(said.number, None)
+        else:
+            self._keep(_node(said.number, info))
+            self._device_serials.pop(said.number, None)
+
+    def _keep(self, node: Node) -> None:
+        known = self._nodes.get(node.id)
+        if known is not None and known.has_live_device != node.has_live_device:
+            node = replace(node, has_live_device=known.has_live_device)
+        if node != known:
+            self._nodes[node.id] = node
+
+    def _refresh(self) -> None:
+        for node in list(self._nodes.values()):
+            has_live_device = self._has_live_device(node)
+            if has_live_device != node.has_live_device:
+                self._nodes[node.id] = replace(node, has_live_device=has_live_device)
+        nodes = tuple(self._nodes[number] for number in sorted(self._nodes))
+        if nodes != self._snapshot.nodes:
+            self._snapshot = PipeWireSnapshot(nodes)
+
+    def _has_live_device(self, node: Node) -> bool:
+        """A device is older than its nodes; a younger one only has the id of the one that is gone."""
+        number = node.properties.get("device.id", "")
+        if not number.isdecimal():
+            return True
+        serial = self._device_serials.get(int(number))
+        return serial is not None and (serial < node.serial or not node.serial)
+
+
+def _plain_pieces(array: bytes) -> list[bytes] | None:
+    """Return the members of each object of an array; None when it isn't in pw-dump's form."""
+    if not array.startswith(_PLAIN_START) or not array.endswith(_PLAIN_END):
+        return None
+    return array[len(_PLAIN_START) : -len(_PLAIN_END)].split(_PLAIN_SEPARATOR)
+
+
+def _said_by_piece(members: bytes) -> _Said | None:
+    """Return what an object says, decoding it only if its first lines are unusual."""
+    found = _PLAIN_OBJECT.match(members)
+    if found is None:
+        return _said(_decode(b"{%b}" % members))
+    number, kind = int(found[1]), (found[2] or b"").decode()
+    return _Said(number, kind, members if kind in _DECODED_KINDS else b"")
+
+
+def _said(value: object) -> _Said | None:
+    """Return what a decoded object says, None for nothing; `_GarbledError` if it is no object."""
+    number = value.get("id") if isinstance(value, dict) else None
+    if not isinstance(value, dict) or not isinstance(number, int) or isinstance(number, bool):
+        raise _GarbledError("no object with an id")
+    kind = value.get("type")
+    if isinstance(kind, str):
+        return _Said(number, kind.removeprefix(_TYPE_PREFIX), info=value.get("info"))
+    is_removal = "info" in value and value["info"] is None
+    return _Said(number) if is_removal else None
+
+
+def _info(said: _Said) -> Mapping[str, Any] | None:
+    """Return an object's `info`, None if it has none yet; `_GarbledError` if it can't be decoded."""
+    info = said.info
+    if said.members:
+        value = _decode(b"{%b}" % said.members)
+        if not isinstance(value, dict):
+            raise _GarbledError("no object")
+        info = value.get("info")
+    return info if isinstance(info, dict) else None
+
+
+def _decode(data: bytes) -> object:
+    """Return the JSON value, None if it can't be understood."""
+    text = data.decode("utf-8", "replace")
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        pass
+    try:
+        # C prints these three so; JSON has no word for them, Python's own are NaN and Infinity.
+        return json.loads(_NOT_FINITE.sub(lambda found: found[1] or "null", text))
+    except (ValueError, RecursionError):
+        return None
+
+
+def _node(number: int, info: Mapping[str, Any]) -> Node:
+    raw = _object(info, "props")
+    properties = {
+        intern(_clean(key)): text(value) for key, value in raw.items() if value is not None
+    }
+    params = _object(info, "params")
+    props, current = _first(params, "Props"), _first(params, "Format")
+    volumes = _volumes(props.get("channelVolumes"))
+    positions = _positions(current.get("position")) or _positions(properties.get("audio.position"))
+    positions = positions or _positions(props.get("channelMap"))
+    channels = _integer(current, "channels") or _integer(raw, "audio.channels")
+    return Node(
+        id=NodeId(number),
+        serial=NodeSerial(_integer(raw, "object.serial")),
+        name=properties.get("node.name", ""),
+        media_class=properties.get("media.class", ""),
+        state=text(info.get("state")),
+        error=text(info.get("error")),
+        volumes=volumes,
+        is_muted=props.get("mute") is True,
+        rate_hz=_integer(current, "rate") or _integer(raw, "audio.rate"),
+        channels=channels or len(volumes) or len(positions),
+        positions=positions,
+        properties=properties,
+    )
+
+
+def text(value: object) -> str:
+    """Return a value as the text that pw-dump may have taken it for; always valid UTF-8.
+
+    Exact for text, booleans and small whole numbers; `0012` is 12 for ever, so no identity may
+    come from here.
+    """
+    if value is None:
+        return ""
+    if isinstance(value, str):
+        return _clean(value)
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, float) and value.is_integer() and abs(value) < 1e15:
+        return str(int(value))
+    if isinstance(value, int | float):
+        return f"{value}"
+    return _clean(json.dumps(value, ensure_ascii=False))
+
+
+def _clean(value: str) -> str:
+    """Replace halves of surrogate pairs, which JSON can hold and UTF-8 can't."""
+    if value.isascii():
+        return value
+    return value.encode("utf-8", "surrogatepass").decode("utf-8", "replace")
+
+
+def _object(parent: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    value = parent.get(key)
+    return value if isinstance(value, dict) else {}
+
+
+def _first(params: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    values = params.get(key)
+    first = values[0] if isinstance(values, list) and values else None
+    return first if isinstance(first, dict) else {}
+
+
+def _integer(parent: Mapping[str, Any], key: str) -> int:
+    """Return a whole number that isn't negative, 0 for all else; pw-dump may print it as text."""
+    value = text(parent.get(key))
+    return int(value) if value.isascii() and value.isdecimal() and len(value) < 20 else 0
+
+
+def _volumes(values: object) -> tuple[Linear, ...]:
+    """Return linear volumes, none at all if one of them is no volume."""
+    if not isinstance(values, list):
+        return ()
+    volumes = []
+    for value in values:
+        if not isinstance(value, int | float) or isinstance(value, bool):
+            return ()
+        volume = float(value)
+        if not math.isfinite(volume) or volume < 0:
+            return ()
+        volumes.append(Linear(volume))
+    return tuple(volumes)
+
+
+def _positions(value: object) -> tuple[str, ...]:
+    """Return channel positions from a list, or from text like `FL,FR` or `[ FL FR ]`."""
+    if isinstance(value, list):
+        return tuple(text(each) for each in value)
+    return tuple(_POSITION.findall(value)) if isinstance(value, str) else ()

@@ -1,0 +1,136 @@
+"""Writes to PipeWire, each by one pw-cli with a deadline.
+
+pw-cli exits with 0 whatever happens; an error that it knows is a line on stderr, one that only
+PipeWire knows (a factory that can't make the node) isn't told at all. So a created node counts
+once it shows in the graph. Ids are re-used at once, and pw-cli takes nothing but ids: each write
+to a node first asks for the serial behind the id and leaves a stranger alone.
+
+A write to a suspended node is taken and not announced until the node runs.
+"""
+
+import asyncio
+import contextlib
+import errno
+import json
+import math
+import re
+from collections.abc import AsyncIterator, Mapping
+
+from liken_audio.graph.model import Linear, Node, NodeRecipe
+from liken_audio.pipewire import tool
+
+WRITE_SECONDS = 5.0
+"""Deadline of one write, waiting for its turn included."""
+MAX_AT_ONCE = 4
+"""How many pw-cli may run at once."""
+MAX_COMMAND_BYTES = 4000
+"""pw-cli copies its arguments into 4096 bytes and doesn't look where they end."""
+
+_ERROR = re.compile(r'^Error: "?(?P<said>.*?)"?$|\berror id:\d+.*?: (?P<told>.*)$', re.MULTILINE)
+_UNKNOWN = re.compile(r"\bunknown global\b")
+_SERIAL = re.compile(r'^\W*object\.serial = "(\d+)"$', re.MULTILINE)
+
+
+class PipeWireWriter:
+    """Satisfies `controllers.ports.AudioWriter`.
+
+    `remote` is the absolute path of PipeWire's socket. All methods raise `TimeoutError` after
+    `WRITE_SECONDS`, and `OSError` with pw-cli's words when the write isn't possible: ENOENT when
+    the node is gone, EINVAL for a value that is none.
+    """
+
+    def __init__(self, remote: str) -> None:
+        self._remote = remote
+        self._turns = asyncio.Semaphore(MAX_AT_ONCE)
+        self.writes = 0
+        """Writes that pw-cli took."""
+        self.errors = 0
+
+    async def set_volume(self, node: Node, volume: Linear) -> None:
+        """Set all channels of the node to one linear volume, from 0 to 10."""
+        if not math.isfinite(volume) or not 0 <= volume <= 10:
+            raise OSError(errno.EINVAL, f"a volume is from 0 to 10, not {volume}", node.name)
+        channels = len(node.volumes) or node.channels or 1
+        values = ", ".join([f"{volume:.8f}"] * channels)
+        await self._set_props(node, f"{{ channelVolumes: [ {values} ] }}")
+
+    async def set_mute(self, node: Node, *, is_muted: bool) -> None:
+        """Mute or unmute the node."""
+        await self._set_props(node, f"{{ mute: {'true' if is_muted else 'false'} }}")
+
+    async def create_node(
+        self, name: str, recipe: NodeRecipe, properties: Mapping[str, str]
+    ) -> None:
+        """Ask for an adapter node; that it isn't there afterwards, the graph alone tells."""
+        everything = {"factory.name": recipe.factory, **dict(recipe.properties)}
+        everything |= {**properties, "node.name": name}
+        async with self._turn(name):
+            await self._run("create-node", "adapter", _spa_json(everything))
+            self.writes += 1
+
+    async def destroy_node(self, node: Node) -> None:
+        """Remove a node; fine if it is gone."""
+        async with self._turn(node.name):
+            if await self._is_there(node):
+                await self._run("destroy", str(node.id))
+            self.writes += 1
+
+    async def _set_props(self, node: Node, props: str) -> None:
+        async with self._turn(node.name):
+            if not await self._is_there(node):
+                raise OSError(errno.ENOENT, f"node {node.id} (serial {node.serial}) is gone")
+            await self._run("set-param", str(node.id), "Props", props)
+            self.writes += 1
+
+    @contextlib.asynccontextmanager
+    async def _turn(self, name: str) -> AsyncIterator[None]:
+        """Wait for a turn and hold a write to its deadline."""
+        try:
+            async with asyncio.timeout(WRITE_SECONDS), self._turns:
+                yield
+        except TimeoutError:
+            self.errors += 1
+            message = f"PipeWire didn't take the write within {WRITE_SECONDS:.0f} s"
+            raise TimeoutError(errno.ETIMEDOUT, message, name) from None
+        except OSError:
+            self.errors += 1
+            raise
+
+    async def _is_there(self, node: Node) -> bool:
+        """Whether the id still belongs to the node that is meant."""
+        try:
+            printed = await self._run("info", str(node.id))
+        except FileNotFoundError:
+            return False
+        found = _SERIAL.search(printed)
+        return found is not None and int(found[1]) == node.serial
+
+    async def _run(self, *arguments: str) -> str:
+        """Run pw-cli and return what it printed; `FileNotFoundError` for an id that is unknown."""
+        if sum(len(each.encode()) + 1 for each in arguments) > MAX_COMMAND_BYTES:
+            raise OSError(errno.E2BIG, f"longer than {MAX_COMMAND_BYTES} bytes", arguments[0])
+        process = await tool.start(self._remote, ["pw-cli", *arguments])
+        try:
+            output, errors = await process.communicate()
+        finally:
+            exit_code = await tool.end(process)
+        said = errors.decode("utf-8", "replace")
+        found = _ERROR.search(said)
+        if found is None and exit_code == 0:
+            return output.decode("utf-8", "replace")
+        message = (found["said"] or found["told"]) if found else said.strip()[-500:]
+        number = errno.ENOENT if _UNKNOWN.search(said) else errno.EIO
+        raise OSError(number, message or f"exit code {exit_code}", f"pw-cli {arguments[0]}")
+
+
+def _spa_json(properties: Mapping[str, str]) -> str:
+    """Write properties so that pw-cli reads each value back as it is, whatever its letters.
+
+    JSON is SPA-JSON too; pw-cli itself ends a command at the first `#`.
+    """
+    members = [f"{_quoted(key)}: {_quoted(value)}" for key, value in properties.items()]
+    return f"{{ {', '.join(members)} }}"
+
+
+def _quoted(text: str) -> str:
+    return json.dumps(text).replace("#", "\\u0023")
