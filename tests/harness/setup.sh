@@ -15,7 +15,7 @@
 #
 # What is made is kept in ${LIKEN_AUDIO_CACHE:-${XDG_CACHE_HOME:-~/.cache}/liken-audio}, each part under
 # a hash of what it is made from, so that a stale one is never used. Two runs may go side by side.
-set -euo pipefail
+set -Eeuo pipefail
 
 harness=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 tree=$(cd "$harness/../.." && pwd)
@@ -34,6 +34,7 @@ fail() {
 # A step that was cut short must not leave its program running.
 end_child() { [ -z "$child" ] || kill -TERM -- "-$child" 2>/dev/null || true; }
 trap end_child EXIT
+trap 'say "setup: a command failed in line $LINENO of ${BASH_SOURCE[0]}"' ERR
 trap 'exit 130' INT
 trap 'exit 143' TERM HUP
 
@@ -163,7 +164,7 @@ install_packages() {
         long "reading the lists of $codename-backports" "$log" no_progress "${apt_command[@]}" update || explain "reading Debian's backports" "$log"
         release=(-t "$codename-backports")
     fi
-    long "installing $*" "$log" unpacked "${apt_command[@]}" --no-install-recommends "${release[@]}" install "$@" || explain "installing $what" "$log"
+    long "installing $what and what it needs" "$log" unpacked "${apt_command[@]}" --no-install-recommends "${release[@]}" install "$@" || explain "installing $what" "$log"
     rm -rf "$scratch"
 }
 
@@ -181,8 +182,11 @@ make_sound() {
 # --- Python ----------------------------------------------------------------------------------------------
 
 check_python() {
-    command -v "$base_python" >/dev/null || apt_alone python3 python3 python3-venv
-    "$base_python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || fail "Python 3.11 or newer is needed; $base_python is $("$base_python" -V 2>&1): name another one with PYTHON=…"
+    if ! command -v "$base_python" >/dev/null; then
+        [ "$base_python" = python3 ] || fail "PYTHON=$base_python: no such program"
+        apt_alone python3 python3 python3-venv
+    fi
+    "$base_python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || fail "Python 3.11 or newer is needed; $base_python is $("$base_python" -V 2>&1): name another one with PYTHON=…"
     has_venv || apt_alone python3-venv python3-venv
 }
 
@@ -238,7 +242,7 @@ use_wheel() {
 
 use_kubectl() {
     local version
-    version=$(kubectl version --client -o json 2>/dev/null | sed -nE 's/.*"gitVersion": "v([0-9.]+).*/\1/p' | head -n 1)
+    version=$({ kubectl version --client -o json 2>/dev/null || true; } | sed -nE 's/.*"gitVersion": "v([0-9.]+).*/\1/p' | head -n 1)
     if ! is_at_least "${version:-0}" 1.34; then
         use_wheel kubectl
         new_path=$wheel/bin:$new_path
@@ -252,7 +256,7 @@ use_kubectl() {
 find_go() {
     local version
     go=$(command -v go || true)
-    version=$(GOTOOLCHAIN=local go version 2>/dev/null | sed -nE 's/^go version go([0-9.]+).*/\1/p')
+    version=$({ GOTOOLCHAIN=local go version 2>/dev/null || true; } | sed -nE 's/^go version go([0-9.]+).*/\1/p')
     if ! is_at_least "${version:-0}" "$(sed -nE 's/^go ([0-9]+\.[0-9]+).*/\1/p' "$harness/kubelab/go.mod")"; then
         use_wheel go
         go=$wheel/go/bin/go
@@ -319,10 +323,11 @@ while [ $# -gt 0 ] && [ "$1" != -- ]; do
     shift
 done
 [ ${#parts[@]} -gt 0 ] || fail 'name the parts: root, python, dev, sound, kubectl, cluster'
+for part in "${parts[@]}"; do [ "$part" != root ] || make_part root; done
 mkdir -p "$cache" 2>/dev/null && [ -w "$cache" ] || fail "can't write $cache: name another folder with LIKEN_AUDIO_CACHE=…"
 cache=$(cd "$cache" && pwd)
 # The programs that come as wheels are fetched by the environment's pip, so Python goes first.
-for part in "${parts[@]}"; do case $part in root | python | dev) make_part "$part" ;; esac; done
+for part in "${parts[@]}"; do case $part in python | dev) make_part "$part" ;; esac; done
 for part in "${parts[@]}"; do case $part in root | python | dev) ;; *) make_part "$part" ;; esac; done
 export PATH=$new_path$PATH
 
