@@ -34,7 +34,7 @@ from liken_audio.dra.claims import (
 from liken_audio.dra.health import DeviceHealth, health
 from liken_audio.graph.device_graph import DeviceGraph
 from liken_audio.graph.endpoints import endpoints
-from liken_audio.graph.model import DeviceName, Endpoint, Source
+from liken_audio.graph.model import ClaimHold, ClaimsSnapshot, DeviceName, Endpoint, Source
 
 NODE_SECONDS = 5.0
 """How long Prepare waits for a node that is just being made anew."""
@@ -87,6 +87,7 @@ class Preparer:
         self._changed = asyncio.Event()
         self._subscribers: list[Callable[[], None]] = []
         self._endpoints: tuple[int, Mapping[DeviceName, Endpoint]] = (-1, {})
+        self._holds: dict[str, tuple[ClaimRecord, tuple[ClaimHold, ...]]] = {}
         self._repairs: dict[str, _Repair] = {}
         self.prepared = 0
         """Claims that became prepared here."""
@@ -168,7 +169,7 @@ class Preparer:
         if not is_claim_uid(ref.uid):
             raise ClaimError(f"{ref.uid!r} is no claim UID")
         async with self._store.lock(ref.uid):
-            known = await _in_thread(self._store.load, ref.uid)
+            known = self._store.load(ref.uid)  # reads one small file: a thread would cost more
             if known and self._is_prepared(known):
                 await self._repeat(known)
                 self.repeated += 1
@@ -416,7 +417,15 @@ class Preparer:
         return is_same and bool((claim.get("status") or {}).get("allocation"))
 
     def _show(self, records: Sequence[ClaimRecord]) -> None:
-        self._graph.replace(Source.CLAIMS, claims.snapshot(records))
+        # The store gives the same object for a file that is the same: only what is new is made.
+        self._holds = {
+            record.ref.uid: known
+            if (known := self._holds.get(record.ref.uid)) and known[0] is record
+            else (record, claims.holds(record))
+            for record in records
+        }
+        holds = tuple(hold for _, found in self._holds.values() for hold in found)
+        self._graph.replace(Source.CLAIMS, ClaimsSnapshot(holds))
 
     def _current(self) -> Mapping[DeviceName, Endpoint]:
         if self._endpoints[0] != self._graph.revision:

@@ -7,7 +7,7 @@ An error is for one claim alone and says what is right. Nothing here is carried 
 `controllers.preparer`.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
@@ -16,7 +16,6 @@ from liken_audio.api import DRIVER, Json
 from liken_audio.dra.parameters import Parameters, ParametersError, closest, resolve
 from liken_audio.graph.model import (
     ClaimHold,
-    ClaimsSnapshot,
     DeviceName,
     Direction,
     Endpoint,
@@ -171,28 +170,27 @@ def _refreshed(device: ClaimedDevice, endpoint: Endpoint | None) -> ClaimedDevic
     return device if is_same else replace(device, **facts)
 
 
-def snapshot(records: Iterable[ClaimRecord]) -> ClaimsSnapshot:
-    """Return the completed records as the graph's source `claims`, in the order given.
+def holds(record: ClaimRecord) -> tuple[ClaimHold, ...]:
+    """Return what a completed record holds, for the graph; nothing before it is completed.
 
     A result with admin access counts for nothing: a claim whose results are partly of that kind is two holds: one that counts, one that doesn't.
     """
-    holds = []
-    for record in records:
-        if record.state is not ClaimState.COMPLETED:
-            continue
-        for is_admin in (False, True):
-            devices = tuple(d.device for d in record.devices if d.is_admin is is_admin)
-            if devices:
-                holds.append(
-                    ClaimHold(
-                        namespace=record.ref.namespace,
-                        name=record.ref.name,
-                        uid=record.ref.uid,
-                        devices=devices,
-                        is_admin=is_admin,
-                    )
+    if record.state is not ClaimState.COMPLETED:
+        return ()
+    found = []
+    for is_admin in (False, True):
+        devices = tuple(d.device for d in record.devices if d.is_admin is is_admin)
+        if devices:
+            found.append(
+                ClaimHold(
+                    namespace=record.ref.namespace,
+                    name=record.ref.name,
+                    uid=record.ref.uid,
+                    devices=devices,
+                    is_admin=is_admin,
                 )
-    return ClaimsSnapshot(holds=tuple(holds))
+            )
+    return tuple(found)
 
 
 def _allocated(claim: Json, ref: ClaimRef) -> Mapping[str, Any]:

@@ -15,6 +15,8 @@ from liken_audio.dra.claim_folder import CLAIM_FILE, is_claim_uid
 from liken_audio.dra.claims import ClaimRecord
 from liken_audio.graph.model import Direction
 
+_Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
 DEADLINE = 10.0
 """Seconds for the holder to answer."""
 
@@ -25,6 +27,7 @@ class SocketClient:
     def __init__(self, claims_dir: Path, control: Path) -> None:
         self._claims_dir = claims_dir
         self._control = control
+        self._idle: list[_Connection] = []
 
     async def open(self, record: ClaimRecord) -> None:
         """Have the claim's directory with its socket ready; idempotent. `OSError` says why not."""
@@ -46,6 +49,12 @@ class SocketClient:
             await self._sync(uid)  # no holder, no live socket: PipeWire ended them all with it
         with contextlib.suppress(FileNotFoundError):
             shutil.rmtree(folder)
+
+    def hang_up(self) -> None:
+        """Close the connections to the holder that are kept for the next question."""
+        while self._idle:
+            _, writer = self._idle.pop()
+            writer.close()
 
     def uids(self) -> set[str]:
         """Return the UIDs that have a directory."""
@@ -70,16 +79,30 @@ class SocketClient:
         return bool(answer.get("live"))
 
     async def _ask(self, request: Json) -> Json:
-        reader, writer = await asyncio.open_unix_connection(self._control)
+        line = json.dumps(request).encode() + b"\n"
+        while self._idle:
+            # The holder may have been restarted since: then this connection has ended.
+            with contextlib.suppress(ConnectionError):
+                return await self._converse(self._idle.pop(), line)
+        return await self._converse(await asyncio.open_unix_connection(self._control), line)
+
+    async def _converse(self, connection: "_Connection", line: bytes) -> Json:
+        """Ask one question; keep the connection for the next if it was answered."""
+        reader, writer = connection
+        is_whole = False
         try:
-            writer.write(json.dumps(request).encode() + b"\n")
-            line = await reader.readline()
+            writer.write(line)
+            answer = await reader.readline()
+            is_whole = answer.endswith(b"\n")
         finally:
-            writer.close()
-        if not line.endswith(b"\n"):
+            if is_whole:
+                self._idle.append(connection)
+            else:
+                writer.close()
+        if not is_whole:
             raise ConnectionResetError(f"claim-sockets ended while it was asked on {self._control}")
-        answer: Json = json.loads(line)
-        return answer
+        document: Json = json.loads(answer)
+        return document
 
 
 def claim_document(record: ClaimRecord) -> Json:

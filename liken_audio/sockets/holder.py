@@ -74,7 +74,7 @@ class Holder:
                 async with asyncio.TaskGroup() as tasks:
                     tasks.create_task(self._stay_connected())
                     tasks.create_task(self._look())
-                    tasks.create_task(self._serve())
+                    tasks.create_task(self._serve(tasks))
             finally:
                 for uid in list(self._contexts):
                     self._drop(uid)
@@ -204,10 +204,13 @@ class Holder:
             os.close(context.closing)
             _log.info("claim's socket ended", uid=uid)
 
-    async def _serve(self) -> None:
+    async def _serve(self, tasks: asyncio.TaskGroup) -> None:
+        def start(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            tasks.create_task(self._converse(reader, writer))
+
         with contextlib.suppress(FileNotFoundError):
             self._control.unlink()
-        server = await asyncio.start_unix_server(self._converse, self._control)
+        server = await asyncio.start_unix_server(start, self._control)
         self._control.chmod(0o600)
         try:
             async with server:
@@ -217,7 +220,8 @@ class Holder:
                 self._control.unlink()
 
     async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with contextlib.closing(writer), contextlib.suppress(ConnectionError):
+        # ValueError: a line longer than any question is.
+        with contextlib.closing(writer), contextlib.suppress(ConnectionError, ValueError):
             while line := await reader.readline():
                 writer.write(json.dumps(await self._answer(line)).encode() + b"\n")
                 await writer.drain()
