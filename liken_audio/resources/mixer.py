@@ -17,6 +17,9 @@ from liken_audio.resources.situation import (
 )
 from liken_audio.resources.v1alpha1 import RejectedField
 
+_ALWAYS = float("-inf")
+"""A kernel's control shows each write at once, whatever plays."""
+
 
 def judge(situation: Situation, memory: Memory, now: float) -> Judged:
     """Judge the declared controls; while the card is absent there is nothing to judge."""
@@ -78,7 +81,9 @@ def _shown_control(control: Control, now: float) -> Shown:
     """A volatile control, or one that can't be read, shows no write: it is written once."""
     is_shown = control.values is not None and not control.is_volatile
     return Shown(
-        value=control.values if is_shown else None, now=now, live_since=now if is_shown else None
+        value=control.values if is_shown else None,
+        now=now,
+        live_since=_ALWAYS if is_shown else None,
     )
 
 
