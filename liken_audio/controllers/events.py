@@ -127,8 +127,10 @@ class EventRecorder:
         try:
             entry.body = await self._client.update(EVENTS, {**entry.body, "series": series})
         except NotFound:
-            # Events expire; the next one begins anew.
+            # Events expire after an hour: this one begins anew.
             entry.is_stored = False
+            metadata = {key: entry.body["metadata"][key] for key in ("namespace", "name")}
+            entry.body = {**entry.body, "metadata": metadata}
             raise
 
     def _give_up(self, key: Key, error: ApiError) -> None:

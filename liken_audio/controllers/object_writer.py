@@ -2,9 +2,13 @@
 
 All by server-side apply, an upsert: an object that a user or GitOps made first is adopted by the
 label, one that vanished is made anew. Nothing is retried here; errors go to the queue's back-off.
+
+A CRD older than the agent refuses a status with a field that it doesn't declare: such fields are
+left out for a time, which is said once, and the rest is written.
 """
 
 import asyncio
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -12,17 +16,21 @@ from typing import Protocol
 
 import structlog
 
-from liken_audio.api import NODE_LABEL, Json, NotFound, Resource
+from liken_audio.api import NODE_LABEL, ApiError, Json, NotFound, Resource
 from liken_audio.controllers.ports import ResourceClient, WriteThroughCache
 from liken_audio.controllers.tracked import Key, Tracked, is_labelled, status_of
 from liken_audio.resources import v1alpha1
 from liken_audio.resources.conditions import Transition, transitions
-from liken_audio.resources.drift import covers, without_times
+from liken_audio.resources.drift import without_times
 
 ELSEWHERE_SECONDS = 30.0
 """How often an object is looked at again that another node holds while our card is absent."""
 NOT_SERVED_SECONDS = 8.0
 """How often a kind that the server doesn't serve is tried."""
+UNDECLARED_SECONDS = 600.0
+"""How long a status field that the CRD doesn't declare is left out before it is tried again."""
+
+_UNDECLARED = re.compile(r"\.status\.([A-Za-z]+)[^\n]*?: field not declared in schema")
 
 _log = structlog.get_logger(__name__)
 
@@ -55,6 +63,8 @@ class ObjectWriter:
         self._events = partners.events
         self._wall = partners.wall
         self._not_served: dict[Resource, float] = {}
+        self._undeclared: dict[tuple[Resource, str], float] = {}
+        """Until when a field of a kind's status is left out."""
         self.writes = 0
         """Writes that the API server took."""
 
@@ -98,18 +108,39 @@ class ObjectWriter:
         bare = without_times(wanted)
         tracked.applied, tracked.answer = bare, answer.get("status")
         tracked.pacing.settled(bare, asyncio.get_running_loop().time())
-        if not covers(status_of(answer), wanted):
-            _log.warning("the server dropped fields of a status; update the CRDs", name=key[1])
         for transition in news:
             self._events.record(answer, transition)
 
     async def _apply_status(self, key: Key, wanted: Json) -> Json:
-        kind, name = key
-        body = _object(kind) | {"metadata": {"name": name}, "status": wanted}
-        answer = await self._client.apply(kind, body, subresource="status")
+        kind = key[0]
+        try:
+            answer = await self._apply_declared(key, wanted)
+        except ApiError as error:
+            undeclared = set(_UNDECLARED.findall(str(error))) & wanted.keys()
+            if not undeclared:
+                raise
+            until = asyncio.get_running_loop().time() + UNDECLARED_SECONDS
+            self._undeclared |= dict.fromkeys(((kind, name) for name in undeclared), until)
+            _log.warning(
+                "the CRD is older than the agent: apply the newer one; left out until then",
+                kind=kind.kind,
+                fields=sorted(undeclared),
+            )
+            answer = await self._apply_declared(key, wanted)
         self.writes += 1
         self._caches[kind].observe(answer)
         return answer
+
+    async def _apply_declared(self, key: Key, wanted: Json) -> Json:
+        kind, name = key
+        now = asyncio.get_running_loop().time()
+        status = {
+            field: value
+            for field, value in wanted.items()
+            if self._undeclared.get((kind, field), now) <= now
+        }
+        body = _object(kind) | {"metadata": {"name": name}, "status": status}
+        return await self._client.apply(kind, body, subresource="status")
 
     async def _adopt(self, key: Key, tracked: Tracked) -> Json | None:
         """Have the object there with our label; None when its kind isn't served."""

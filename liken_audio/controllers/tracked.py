@@ -67,7 +67,7 @@ class Tracked:
         bare = without_times(wanted)
         if self.applied == bare and self.answer == status:
             return True  # also where the server drops a field that it doesn't know
-        before = self.applied if self.applied is not None else status
+        before = self.applied if self.applied is not None else without_times(status)
         return covers(status, wanted) and not has_more(before, bare)
 
     def is_to_delete(self, stored: Json, now: float) -> bool:

@@ -43,7 +43,7 @@ def without_times(status: Mapping[str, Any]) -> dict[str, Any]:
     """The status without the times of its conditions: what really changes."""
     conditions = [
         {key: value for key, value in one.items() if key != _TIME}
-        for one in status.get("conditions", ())
+        for one in status.get("conditions") or ()
     ]
     return {**status, "conditions": conditions}
 

@@ -95,8 +95,8 @@ def _failed(situation: Situation, steps: Mapping[str, Step], memory: Memory) -> 
             problems.append(RejectedField(name, Reason.NOT_CONFIRMED, message))
         elif step.verdict is Verdict.CONTESTED:
             message = (
-                f"{name}: another program keeps changing it; find it (wpctl status lists the"
-                " clients) or remove the field"
+                f"{name}: another program, or another Sink of this card, keeps changing it; find it"
+                " (wpctl status lists the programs) or remove the field"
             )
             problems.append(RejectedField(name, Reason.CONTESTED, message))
     return problems
