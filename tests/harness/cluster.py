@@ -18,12 +18,15 @@ CALL_SECONDS = 60
 class Cluster:
     """Calls of kubectl with one kubeconfig; each has a deadline and raises what kubectl said."""
 
-    def __init__(self, kubeconfig: Path) -> None:
+    def __init__(self, kubeconfig: Path, *, cache: Path | None = None) -> None:
         self.kubeconfig = kubeconfig
+        self._flags = [f"--kubeconfig={kubeconfig}"]
+        if cache is not None:
+            self._flags.append(f"--cache-dir={cache}")
 
     def kubectl(self, *arguments: str, body: str | None = None) -> str:
         """Run kubectl, with `body` as its input, and return what it printed."""
-        command = ["kubectl", f"--kubeconfig={self.kubeconfig}", *arguments]
+        command = ["kubectl", *self._flags, *arguments]
         try:
             done = subprocess.run(
                 command,

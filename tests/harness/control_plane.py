@@ -41,7 +41,7 @@ class ControlPlane:
     def __init__(self, folder: Path, *, controllers: str = _CONTROLLERS) -> None:
         self.folder = folder
         self.kubeconfig = folder / "kubeconfig"
-        self.cluster = Cluster(self.kubeconfig)
+        self.cluster = Cluster(self.kubeconfig, cache=folder / "kubectl")
         self._controllers = controllers
         self._program = control_plane_program()
         self._programs = Programs(folder)

@@ -5,6 +5,7 @@ asks the kernel to be killed when our process dies, so that even a SIGKILL leave
 program prints goes to a log file, whose end is part of every error about it.
 """
 
+import fcntl
 import os
 import shutil
 import signal
@@ -19,6 +20,7 @@ from typing import Self
 LOG_LINES_SHOWN = 25
 LOG_COLUMNS_SHOWN = 300
 POLL_SECONDS = 0.05
+_ABANDONED_SECONDS = 10
 
 
 class HarnessError(Exception):
@@ -145,10 +147,17 @@ def wait_until(
 
 
 class Workspace:
-    """A temporary folder that only we can read; removed at the end, kept on request."""
+    """A temporary folder that only we can read; removed at the end.
+
+    Who makes one also removes those whose owner was killed: each owner holds a lock on its folder.
+    """
+
+    _PREFIX = "liken-audio-"
 
     def __init__(self, purpose: str) -> None:
-        self.path = Path(tempfile.mkdtemp(prefix=f"liken-audio-{purpose}-"))
+        self._remove_abandoned()
+        self.path = Path(tempfile.mkdtemp(prefix=f"{self._PREFIX}{purpose}-"))
+        self._lock = _lock(self.path)
 
     def folder(self, name: str, mode: int = 0o700) -> Path:
         """Make a folder in it; the workspace's own mode still decides who reaches it."""
@@ -166,3 +175,31 @@ class Workspace:
         traceback: TracebackType | None,
     ) -> None:
         shutil.rmtree(self.path, ignore_errors=True)
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    @classmethod
+    def _remove_abandoned(cls) -> None:
+        youngest = time.time() - _ABANDONED_SECONDS
+        for folder in Path(tempfile.gettempdir()).glob(f"{cls._PREFIX}*-*"):
+            try:
+                # A folder just made isn't locked yet.
+                is_old = folder.stat().st_mtime < youngest and folder.stat().st_uid == os.geteuid()
+            except OSError:
+                continue
+            lock = _lock(folder) if is_old else None
+            if lock is not None:
+                shutil.rmtree(folder, ignore_errors=True)
+                os.close(lock)
+
+
+def _lock(folder: Path) -> int | None:
+    """Take the folder's lock; None when somebody holds it. It ends with the process at the latest."""
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(handle)
+        return None
+    return handle

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness.processes import HarnessError, Programs, wait_until
+from tests.harness.processes import HarnessError, Programs, Workspace, wait_until
 
 STARTS_ONE = """
 import sys, time
@@ -58,3 +58,19 @@ def test_a_program_that_ends_early_is_an_error_with_its_log(workspace: Path) -> 
 def test_a_missing_program_is_named(workspace: Path) -> None:
     with pytest.raises(HarnessError, match="no-such-program isn't installed"):
         Programs(workspace).start("missing", ["no-such-program"])
+
+
+def test_the_folder_of_a_killed_owner_goes_and_a_living_owners_stays() -> None:
+    script = "from tests.harness.processes import Workspace; print(Workspace('test').path)"
+    made = subprocess.run(
+        [sys.executable, "-c", script], check=True, capture_output=True, text=True
+    )
+    abandoned = Path(made.stdout.strip())
+    with Workspace("test") as living:
+        assert abandoned.is_dir()  # just made: its owner may not have its lock yet
+        for folder in (abandoned, living.path):
+            os.utime(folder, (1, 1))
+        with Workspace("test"):
+            assert not abandoned.exists()
+            assert living.path.is_dir()
+    assert not living.path.exists()
