@@ -5,6 +5,7 @@ Each part appends its own builders; nothing here knows a test.
 
 from typing import Any
 
+from liken_audio.dra.claims import ClaimedDevice, ClaimRecord, ClaimRef, ClaimState
 from liken_audio.graph.model import (
     Card,
     CardNumber,
@@ -168,3 +169,66 @@ cards:
       - {device: 3, id: HDMI 0, direction: playback, eld: ""}
 """
 """A file of virtual cards: one card with an analog output, its microphone and an empty HDMI."""
+
+
+def allocated(*results: dict[str, Any], config: Any = (), **changes: Any) -> dict[str, Any]:
+    """Return a ResourceClaim `media/speakers`, UID `7d1c…`, allocated as `results` say."""
+    metadata = {"namespace": "media", "name": "speakers", "uid": CLAIM_UID}
+    devices = {"results": list(results or (result(),)), "config": list(config)}
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaim",
+        "metadata": metadata | changes,
+        "status": {"allocation": {"devices": devices}},
+    }
+
+
+def result(
+    device: str = "kitchen-pci-0000-00-1f-3-alc257-analog", request: str = "out", **changes: Any
+) -> dict[str, Any]:
+    """Return an allocation result of ours from the pool `kitchen`."""
+    fields = {"driver": "audio.liken.sh", "pool": "kitchen", "device": device, "request": request}
+    return fields | changes
+
+
+def opaque(parameters: Any, *requests: str, source: str = "FromClaim") -> dict[str, Any]:
+    """Return an entry of `allocation.devices.config` with parameters for our driver."""
+    entry: dict[str, Any] = {
+        "source": source,
+        "opaque": {"driver": "audio.liken.sh", "parameters": parameters},
+    }
+    return entry | ({"requests": list(requests)} if requests else {})
+
+
+CLAIM_UID = "7d1c6d1e-0000-4000-8000-000000000001"
+
+
+def claim_ref(uid: str = CLAIM_UID, name: str = "speakers", namespace: str = "media") -> ClaimRef:
+    """Return a claim as the kubelet names it."""
+    return ClaimRef(namespace=namespace, name=name, uid=uid)
+
+
+def claimed_device(**changes: Any) -> ClaimedDevice:
+    """Return the analog sink `kitchen-…-analog` of the request `out`."""
+    name = changes.get("device", "kitchen-pci-0000-00-1f-3-alc257-analog")
+    fields: dict[str, Any] = {
+        "request": "out",
+        "pool": "kitchen",
+        "device": DeviceName(name),
+        "direction": Direction.PLAYBACK,
+        "node_name": name,
+        "channels": 2,
+        "rate_hz": 48_000,
+    }
+    return ClaimedDevice(**(fields | changes))
+
+
+def claim_record(*devices: ClaimedDevice, **changes: Any) -> ClaimRecord:
+    """Return the completed record of `media/speakers` with one analog sink, or with `devices`."""
+    fields: dict[str, Any] = {
+        "ref": claim_ref(),
+        "boot_id": "boot-1",
+        "state": ClaimState.COMPLETED,
+        "devices": devices or (claimed_device(),),
+    }
+    return ClaimRecord(**(fields | changes))
