@@ -8,7 +8,7 @@ import copy
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from liken_audio.api import ApiError, Conflict, Json, NotFound, Resource
+from liken_audio.api import ApiError, Conflict, Json, NotFound, Resource, Unreachable
 
 Key = tuple[str, str]
 """(plural, name) or (plural, namespace/name)."""
@@ -25,6 +25,8 @@ class FakeResourceClient:
         self.calls: list[tuple[str, str, str]] = []
         """(verb, plural, key) of each call, refused ones too."""
         self.failures: list[ApiError | None] = []
+        self.lose_answers = 0
+        """How many of the next creates are carried out and then answered by nothing."""
         self.admit: Callable[[Json], None] = lambda body: None
         """Changes a body as it is stored, as a server does that drops fields of disabled gates."""
         self._revision = 100
@@ -64,7 +66,11 @@ class FakeResourceClient:
         self._called("create", resource, key)
         if (resource.plural, key) in self.store:
             raise Conflict(f"{key} exists", status=409, reason="AlreadyExists")
-        return self._store(resource, copy.deepcopy(body))
+        stored = self._store(resource, copy.deepcopy(body))
+        if self.lose_answers:
+            self.lose_answers -= 1
+            raise Unreachable("the answer was lost")
+        return stored
 
     async def update(self, resource: Resource, body: Json) -> Json:
         key = key_of(body)

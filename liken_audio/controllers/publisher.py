@@ -50,6 +50,8 @@ ADOPTION_SECONDS = 3600.0
 """How often fields that the server dropped are offered again: its gates may have been turned on."""
 
 _POLL_SECONDS = 0.1
+_SHORTEST_SLEEP = 0.001
+"""So that rounding in a timer can't make a busy loop."""
 _CARD_SOURCES = frozenset({Source.ALSA, Source.VIRTUAL})
 _JITTER = random.SystemRandom()
 _log = structlog.get_logger(__name__)
@@ -146,7 +148,7 @@ class Publisher:
                 await self._publish(now)
                 continue
             until = min((moment for moment in (next_look, due) if moment is not None), default=None)
-            await self._sleep(None if until is None else max(0.0, until - clock()))
+            await self._sleep(None if until is None else max(_SHORTEST_SLEEP, until - clock()))
 
     async def _sleep(self, seconds: float | None) -> None:
         """Wait until woken, at most so many seconds."""
