@@ -202,7 +202,8 @@ class Reconciler:
         outcome = reconcile(situation, tracked.memory, now)
         if not self._caches[key[0]].is_synced:
             # What is declared isn't known yet: only take note that there was no node.
-            tracked.memory = Memory(was_missing=outcome.memory.was_missing)
+            was_missing = tracked.memory.was_missing or outcome.memory.was_missing
+            tracked.memory = Memory(was_missing=was_missing)
             tracked.inputs = None
             return
         tracked.memory, tracked.outcome = outcome.memory, outcome

@@ -1,6 +1,7 @@
 """The reconciler with fake partners on a virtual clock."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
@@ -9,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from liken_audio.api import NODE_LABEL, SINKS, SOURCES, Json, NotFound, Unreachable
+from liken_audio.api import NODE_LABEL, SINKS, SOURCES, Conflict, Json, Unreachable
 from liken_audio.controllers.reconciler import Partners, Reconciler
 from liken_audio.graph.device_graph import DeviceGraph
 from liken_audio.graph.model import (
@@ -18,16 +19,16 @@ from liken_audio.graph.model import (
     ClaimHold,
     ClaimsSnapshot,
     Control,
+    ControlType,
     DeviceName,
     Linear,
     Node,
-    NodeSerial,
     PipeWireSnapshot,
     Source,
 )
 from liken_audio.resources.conditions import Transition
-from tests.builders import card, hdmi_pcm, node, pcm
-from tests.fakes import FakeResourceClient
+from tests.builders import card, control, hdmi_pcm, microphone_pcm, node, pcm
+from tests.fakes import FakeCache, FakeResourceClient
 
 pytestmark = pytest.mark.looptime
 
@@ -95,6 +96,13 @@ class World:
     hardware: Hardware
     recorder: Recorder
     reconciler: Reconciler
+
+    @property
+    def sinks(self) -> FakeCache:
+        """The reconciler's own cache of Sinks."""
+        cache = self.reconciler._caches[SINKS]
+        assert isinstance(cache, FakeCache)
+        return cache
 
     def show(self, *nodes: Node) -> None:
         self.graph.replace(Source.PIPEWIRE, PipeWireSnapshot(nodes))
@@ -206,7 +214,7 @@ async def test_deleted_by_a_user_it_comes_back_empty() -> None:
     assert subject.condition("Ready") == ("True", "Ready")
 
 
-async def test_an_unset_kind_of_claim_shows_who_holds_it() -> None:
+async def test_claims_show_who_holds_it_and_admin_access_counts_for_nothing() -> None:
     subject = world()
     subject.show(playing())
     hold = ClaimHold(namespace="media", name="tv", uid="u1", devices=(DeviceName(ANALOG),))
@@ -217,3 +225,410 @@ async def test_an_unset_kind_of_claim_shows_who_holds_it() -> None:
         await asyncio.sleep(1)
     assert subject.sink()["status"]["claims"] == [{"namespace": "media", "name": "tv", "uid": "u1"}]
     assert subject.sink()["status"]["claimedBy"] == "media/tv"
+
+
+async def test_a_microphone_becomes_a_source() -> None:
+    subject = world(card=card(microphone_pcm()))
+    async with running(subject):
+        await asyncio.sleep(1)
+    assert [key for key in subject.client.store if key[0] == "sinks"] == []
+    (body,) = (body for key, body in subject.client.store.items() if key[0] == "sources")
+    assert body["kind"] == "Source"
+
+
+async def test_a_change_is_written_at_once() -> None:
+    subject = world()
+    subject.show(playing())
+    async with running(subject):
+        await asyncio.sleep(10)
+        subject.client.calls.clear()
+        subject.show(playing(is_muted=True))
+        await asyncio.sleep(0.05)
+        assert subject.condition("Ready") == ("False", "Muted")
+
+
+async def test_ten_thousand_updates_in_two_seconds_are_two_writes_at_most() -> None:
+    """U18: they end where they began."""
+    subject = world()
+    subject.show(playing())
+    async with running(subject):
+        await asyncio.sleep(10)
+        subject.client.calls.clear()
+        for n in range(10_000):
+            subject.show(playing(volumes=(n / 10_000, n / 10_000)))
+            if n % 50 == 0:
+                await asyncio.sleep(0.01)
+        subject.show(playing())
+        await asyncio.sleep(10)
+    assert len(subject.client.writes()) <= 2
+    assert subject.sink()["status"]["observed"]["volume"] == 100
+    assert subject.hardware.calls == []
+
+
+async def test_a_gap_of_the_node_is_not_shown_and_a_loss_is() -> None:
+    """U23."""
+    subject = world()
+    subject.show(playing())
+    async with running(subject):
+        await asyncio.sleep(1)
+        subject.client.calls.clear()
+        subject.show()
+        await asyncio.sleep(1.2)
+        subject.show(playing())
+        await asyncio.sleep(10)
+        assert subject.client.writes() == []
+        subject.show()
+        await asyncio.sleep(3.1)
+        assert subject.condition("Ready") == ("False", "NoNode")
+        subject.graph.lose(Source.PIPEWIRE)
+        await asyncio.sleep(3.1)
+        assert subject.condition("Ready") == ("False", "GraphLost")
+        subject.show(playing())
+        await asyncio.sleep(1)
+    assert subject.condition("Ready") == ("True", "Ready")
+    assert [reason for _, reason in subject.recorder.events] == ["NoNode", "GraphLost", "Ready"]
+
+
+async def test_a_new_object_in_the_first_seconds_says_that_it_waits() -> None:
+    subject = world()
+    async with running(subject):
+        await asyncio.sleep(1)
+        assert subject.condition("Ready") == ("Unknown", "Starting")
+        await asyncio.sleep(3)
+        assert subject.condition("Ready") == ("False", "GraphLost")
+
+
+async def test_an_unplugged_monitor_shows_at_once() -> None:
+    subject = world(card=card(hdmi_pcm()))
+    subject.show(node(HDMI, state="running", volumes=(1.0,)))
+    async with running(subject):
+        await asyncio.sleep(1)
+        assert subject.condition("Connected", HDMI) == ("True", "Connected")
+        subject.graph.replace(Source.VIRTUAL, CardsSnapshot((card(hdmi_pcm(eld=b"")),)))
+        await asyncio.sleep(0.3)
+    assert subject.condition("Connected", HDMI) == ("False", "NoMonitor")
+    assert "monitor" in subject.recorder.events[0][1].lower()
+
+
+async def test_a_fresh_node_rests_at_a_hundred_before_anybody_asks() -> None:
+    """U19."""
+    subject = world()
+    subject.show(playing(volumes=(0.064, 0.064), properties={}))
+    async with running(subject):
+        await asyncio.sleep(1)
+    assert subject.hardware.calls == [("volume", 1.0)]
+    assert subject.sink()["status"]["observed"]["volume"] == 100
+
+
+async def test_a_suspended_node_is_written_once_and_shown_as_unconfirmed() -> None:
+    """U20."""
+    subject = world()
+    subject.hardware.is_deaf = True
+    asleep = playing(state="suspended", volumes=())
+    subject.show(asleep)
+    async with running(subject):
+        await asyncio.sleep(1)
+        subject.edit(volume=50)
+        await asyncio.sleep(300)
+        assert subject.hardware.calls == [("volume", 0.125)]
+        assert subject.sink()["status"]["observed"]["volume"] == 50
+        assert subject.condition("Applied") == ("True", "Unconfirmed")
+        subject.show(playing(volumes=(0.125, 0.125)))
+        await asyncio.sleep(1)
+    assert subject.condition("Applied") == ("True", "Applied")
+    assert len(subject.hardware.calls) == 1
+
+
+async def test_hardware_that_ignores_gets_two_writes_and_a_condition() -> None:
+    """U36."""
+    subject = world()
+    subject.hardware.is_deaf = True
+    subject.show(playing(volumes=(0.512, 0.512), properties={}))
+    async with running(subject):
+        subject.edit(volume=30)
+        await asyncio.sleep(3_600)
+    assert len(subject.hardware.calls) == 2
+    assert subject.condition("Applied") == ("False", "NotConfirmed")
+    assert subject.sink()["status"]["observed"]["volume"] == 80
+
+
+async def test_a_failing_write_is_tried_again_ever_later_and_told() -> None:
+    subject = world()
+    subject.hardware.failures = [TimeoutError("no answer in 5 s")] * 100
+    subject.show(playing())
+    async with running(subject):
+        subject.edit(volume=30)
+        await asyncio.sleep(600)
+        assert len(subject.hardware.calls) < 20
+        assert subject.condition("Applied") == ("False", "WriteFailed")
+        subject.hardware.failures = []
+        await asyncio.sleep(80)
+    assert subject.condition("Applied") == ("True", "Applied")
+    assert subject.sink()["status"]["observed"]["volume"] == 30
+
+
+async def test_one_failing_device_does_not_hold_up_another() -> None:
+    subject = world(card=card(pcm(), hdmi_pcm()))
+    subject.show(playing(), node(HDMI, serial=41, state="running", volumes=(1.0, 1.0)))
+    async with running(subject):
+        await asyncio.sleep(1)
+        subject.hardware.failures = [OSError("broken"), None]
+        subject.edit(ANALOG, volume=30)
+        subject.edit(HDMI, volume=50)
+        await asyncio.sleep(0.5)
+    assert subject.hardware.calls == [("volume", pytest.approx(0.027)), ("volume", 0.125)]
+
+
+async def test_hardware_is_kept_while_the_api_server_is_away() -> None:
+    """U81: specs come from the cache; status follows when the server is back."""
+    subject = world()
+    subject.show(playing())
+    async with running(subject):
+        subject.edit(volume=50)
+        await asyncio.sleep(1)
+        subject.client.failures = [Unreachable("away", status=0)] * 1_000
+        subject.client.calls.clear()
+        for n in range(120):
+            if n % 40 == 0:
+                subject.show(playing(volumes=(0.9, 0.9)))
+            await asyncio.sleep(60)
+        assert [call for call in subject.hardware.calls if call == ("volume", 0.125)]
+        assert len(subject.hardware.calls) == 4
+        assert len(subject.client.calls) <= 150
+        subject.client.failures = []
+        subject.show(playing(is_muted=True))
+        await asyncio.sleep(90)
+    assert subject.condition("Ready") == ("False", "Muted")
+
+
+async def test_what_an_operator_wrote_to_our_status_is_put_back_by_one_write() -> None:
+    subject = world()
+    subject.show(playing())
+    async with running(subject):
+        await asyncio.sleep(1)
+        subject.client.calls.clear()
+        sink = subject.sink()
+        status = {**sink["status"], "node": "elsewhere", "theirs": "stays"}
+        subject.client.put(SINKS, {**sink, "status": status})
+        await asyncio.sleep(10)
+    assert subject.sink()["status"]["node"] == "kitchen"
+    assert subject.sink()["status"]["theirs"] == "stays"
+    assert len(subject.client.writes()) == 1
+
+
+async def test_a_label_that_was_taken_off_comes_back() -> None:
+    subject = world()
+    subject.show(playing())
+    async with running(subject):
+        await asyncio.sleep(1)
+        sink = subject.sink()
+        subject.client.put(SINKS, {**sink, "metadata": {**sink["metadata"], "labels": {}}})
+        await asyncio.sleep(1)
+    assert subject.sink()["metadata"]["labels"] == {NODE_LABEL: "kitchen"}
+
+
+async def test_a_removed_field_writes_nothing() -> None:
+    subject = world()
+    subject.show(playing())
+    async with running(subject):
+        subject.edit(volume=50, mute=True)
+        await asyncio.sleep(1)
+        subject.hardware.calls.clear()
+        subject.edit()
+        await asyncio.sleep(10)
+    assert subject.hardware.calls == []
+    assert subject.sink()["status"]["observed"] == {"volume": 50, "mute": True}
+    assert subject.condition("Applied") == ("True", "NothingDeclared")
+
+
+async def test_a_declared_control_goes_to_the_mixer() -> None:
+    level = control("Master Playback Switch", values=(0,))
+    subject = world(card=card(pcm(), controls=(level,)))
+    subject.show(playing())
+    async with running(subject):
+        await asyncio.sleep(1)
+        assert subject.condition("Ready") == ("False", "SwitchOff")
+        subject.edit(controls={"Master Playback Switch": "on"})
+        await asyncio.sleep(0.5)
+    assert subject.hardware.calls == [("Master Playback Switch", (1,))]
+
+
+async def test_a_device_gone_for_good_takes_its_empty_object_along_after_a_time() -> None:
+    subject = world(card=card(pcm(), hdmi_pcm()))
+    async with running(subject):
+        await asyncio.sleep(5)
+        subject.edit(HDMI, volume=50)
+        await asyncio.sleep(5)
+        subject.graph.replace(Source.VIRTUAL, CardsSnapshot(()))
+        await asyncio.sleep(30)
+        assert subject.condition("Ready") == ("False", "DeviceGone")
+        await asyncio.sleep(60)
+    assert not subject.has_sink()
+    assert subject.condition("Ready", HDMI) == ("False", "DeviceGone")
+
+
+async def test_a_device_that_comes_back_in_time_keeps_its_object() -> None:
+    subject = world()
+    subject.show(playing())
+    async with running(subject):
+        await asyncio.sleep(5)
+        uid = subject.sink()["metadata"]["uid"]
+        subject.graph.replace(Source.VIRTUAL, CardsSnapshot(()))
+        await asyncio.sleep(50)
+        subject.graph.replace(Source.VIRTUAL, CardsSnapshot((card(pcm()),)))
+        await asyncio.sleep(100)
+    assert subject.sink()["metadata"]["uid"] == uid
+    assert subject.condition("Ready") == ("True", "Ready")
+
+
+async def test_nothing_is_gone_before_the_cards_have_been_seen() -> None:
+    subject = world()
+    graph = DeviceGraph([Source.VIRTUAL, Source.PIPEWIRE])
+    blind = again(subject, graph)
+    subject.edit()
+    async with running(blind):
+        await asyncio.sleep(600)
+    assert blind.client.writes() == []
+    assert blind.has_sink()
+
+
+def again(subject: World, graph: DeviceGraph | None = None) -> World:
+    """A second agent on the same server and the same sound."""
+    graph = graph or subject.graph
+    hardware = Hardware(graph)
+    partners = Partners(
+        client=subject.client,
+        sinks=subject.client.cache(SINKS),
+        sources=subject.client.cache(SOURCES),
+        audio=hardware,
+        mixer=hardware,
+        events=subject.recorder,
+    )
+    reconciler = Reconciler(graph, "kitchen", partners, lambda: NOW)
+    return World(graph, subject.client, hardware, subject.recorder, reconciler)
+
+
+async def test_a_restarted_agent_writes_nothing_when_nothing_changed() -> None:
+    subject = world()
+    subject.show(playing(volumes=(0.125, 0.125)))
+    async with running(subject):
+        subject.edit(mute=True)
+        await asyncio.sleep(5)
+        subject.show(playing(volumes=(0.5, 0.5), is_muted=True))
+        await asyncio.sleep(5)
+    subject.client.calls.clear()
+    fresh = again(subject)
+    async with running(fresh):
+        await asyncio.sleep(60)
+    assert fresh.client.writes() == []
+    assert fresh.hardware.calls == []
+
+
+async def test_two_agents_in_a_rolling_update_do_not_flap() -> None:
+    subject = world()
+    subject.show(playing())
+    other = again(subject)
+    async with running(subject), running(other):
+        await asyncio.sleep(5)
+        subject.edit(volume=50)
+        await asyncio.sleep(5)
+        subject.client.calls.clear()
+        await asyncio.sleep(600)
+    assert subject.client.writes() == []
+    assert subject.condition("Applied") == ("True", "Applied")
+    assert len(subject.hardware.calls + other.hardware.calls) <= 2
+
+
+async def test_nothing_is_written_before_what_is_declared_is_known() -> None:
+    """U79: the CRD, or the API server, isn't there yet."""
+    subject = world()
+    cache = subject.sinks
+    cache.is_synced = False
+    subject.show(playing(volumes=(0.064, 0.064), properties={}))
+    async with running(subject):
+        await asyncio.sleep(180)
+        assert (subject.hardware.calls, subject.client.calls) == ([], [])
+        subject.client.put(SINKS, unlabelled(ANALOG, volume=30))
+        cache.put(labelled(ANALOG, volume=30))
+        cache.is_synced = True
+        await asyncio.sleep(1)
+    assert subject.hardware.calls == [("volume", pytest.approx(0.027))]
+
+
+async def test_a_node_made_during_the_wait_for_the_cache_counts_as_new() -> None:
+    subject = world()
+    subject.sinks.is_synced = False
+    subject.show()
+    async with running(subject):
+        await asyncio.sleep(1)
+        subject.client.put(SINKS, labelled(ANALOG) | {"status": {"observed": {"volume": 40}}})
+        subject.show(playing(volumes=(0.064, 0.064)))
+        await asyncio.sleep(1)
+        subject.sinks.is_synced = True
+        await asyncio.sleep(1)
+    assert subject.hardware.calls == [("volume", 1.0)]
+
+
+async def test_sharing_is_read_from_the_spec() -> None:
+    subject = world()
+    assert not subject.reconciler.is_shared(DeviceName(ANALOG))
+    subject.edit(sharing="Shared")
+    assert subject.reconciler.is_shared(DeviceName(ANALOG))
+    subject.edit(sharing="shared")
+    assert not subject.reconciler.is_shared(DeviceName(ANALOG))
+
+
+async def test_a_thousand_controls_make_an_object_of_bounded_size_and_quick() -> None:
+    """U50: a card with 1,235 controls and three outputs."""
+    controls = tuple(
+        control(f"RX INT{n} DEM MUX", type=ControlType.ENUMERATED, items=("NORMAL", "DSM_OUT"))
+        for n in range(1_235)
+    )
+    subject = world(card=card(pcm(), hdmi_pcm(0), hdmi_pcm(1), controls=controls))
+    subject.show(playing())
+    subject.edit(controls={"RX INT1234 DEM MUX": "DSM_OUT", "RX INT1 DEM MUX": "NORMAL"})
+    async with running(subject):
+        await asyncio.sleep(1)
+    status = subject.sink()["status"]
+    assert len(json.dumps(subject.sink())) < 256 * 1024
+    assert status["omittedControls"] + len(status["capabilities"]) == len(controls)
+    assert "RX INT1234 DEM MUX" in status["capabilities"]
+
+
+async def test_a_refused_object_does_not_keep_the_others_waiting() -> None:
+    subject = world(card=card(pcm(), hdmi_pcm()))
+    subject.client.failures = [Conflict("no", status=409)] * 3
+    async with running(subject):
+        await asyncio.sleep(10)
+    assert subject.has_sink(ANALOG)
+    assert subject.has_sink(HDMI)
+    assert subject.reconciler.errors == 3
+
+
+async def test_a_volatile_control_never_causes_a_write_by_itself() -> None:
+    """U51."""
+    meter = control("Meter", type=ControlType.INTEGER, maximum=100, is_volatile=True)
+    subject = world(card=card(pcm(), controls=(meter,)))
+    subject.show(playing())
+    async with running(subject):
+        await asyncio.sleep(1)
+        subject.client.calls.clear()
+        for n in range(50):
+            moved = card(pcm(), controls=(replace(meter, values=(n,)),))
+            subject.graph.replace(Source.VIRTUAL, CardsSnapshot((moved,)))
+            await asyncio.sleep(1)
+    assert subject.client.writes() == []
+
+
+def unlabelled(name: str, **spec: Any) -> Json:
+    return {
+        "apiVersion": "audio.liken.sh/v1alpha1",
+        "kind": "Sink",
+        "metadata": {"name": name},
+        "spec": spec,
+    }
+
+
+def labelled(name: str, **spec: Any) -> Json:
+    metadata = {"name": name, "labels": {NODE_LABEL: "kitchen"}, "uid": "u", "resourceVersion": "1"}
+    return unlabelled(name, **spec) | {"metadata": metadata}
