@@ -203,3 +203,52 @@ def _merge(target: Json, source: Mapping[str, Any]) -> None:
             _merge(target[name], value)
         else:
             target[name] = copy.deepcopy(value)
+
+
+class FakeHardware:
+    """Satisfies `AudioWriter` and `ControlWriter`; a node's volume and mute show in the graph.
+
+    `failures` are raised by the next writes, one each; None in it lets one through. While
+    `is_deaf` it takes writes and shows nothing.
+    """
+
+    def __init__(self, graph: DeviceGraph) -> None:
+        self.calls: list[tuple[str, Any]] = []
+        """(what, value) of each write, failed ones too."""
+        self.failures: list[OSError | None] = []
+        self.is_deaf = False
+        self._graph = graph
+
+    async def set_volume(self, node: Node, volume: Linear) -> None:
+        self._called("volume", volume)
+        self._change(node, volumes=(volume, volume))
+
+    async def set_mute(self, node: Node, *, is_muted: bool) -> None:
+        self._called("mute", is_muted)
+        self._change(node, is_muted=is_muted)
+
+    async def create_node(
+        self, name: str, recipe: NodeRecipe, properties: Mapping[str, str]
+    ) -> None:
+        self._called("create", name)
+
+    async def destroy_node(self, node: Node) -> None:
+        self._called("destroy", node.name)
+
+    async def write_control(self, card: Card, control: Control, values: Sequence[int]) -> None:
+        self._called(control.name, tuple(values))
+
+    def _called(self, what: str, value: Any) -> None:
+        self.calls.append((what, value))
+        failure = self.failures.pop(0) if self.failures else None
+        if failure is not None:
+            raise failure
+
+    def _change(self, target: Node, **changes: Any) -> None:
+        if self.is_deaf:
+            return
+        nodes = [
+            replace(one, **changes) if one.serial == target.serial else one
+            for one in self._graph.view().nodes
+        ]
+        self._graph.replace(Source.PIPEWIRE, PipeWireSnapshot(tuple(nodes)))

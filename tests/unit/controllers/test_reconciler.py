@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -14,69 +14,24 @@ from liken_audio.api import NODE_LABEL, SINKS, SOURCES, Conflict, Json, Unreacha
 from liken_audio.controllers.reconciler import Partners, Reconciler
 from liken_audio.graph.device_graph import DeviceGraph
 from liken_audio.graph.model import (
-    Card,
     CardsSnapshot,
     ClaimHold,
     ClaimsSnapshot,
-    Control,
     ControlType,
     DeviceName,
-    Linear,
     Node,
     PipeWireSnapshot,
     Source,
 )
 from liken_audio.resources.conditions import Transition
 from tests.builders import card, control, hdmi_pcm, microphone_pcm, node, pcm
-from tests.fakes import FakeCache, FakeResourceClient
+from tests.fakes import FakeCache, FakeHardware, FakeResourceClient
 
 pytestmark = pytest.mark.looptime
 
 ANALOG = "kitchen-pci-0000-00-1f-3-alc257-analog"
 HDMI = "kitchen-pci-0000-00-1f-3-hdmi-0"
 NOW = datetime(2026, 11, 30, 20, 0, tzinfo=UTC)
-
-
-@dataclass
-class Hardware:
-    """Writes volumes and mutes into the graph as PipeWire would, controls nowhere."""
-
-    graph: DeviceGraph
-    calls: list[tuple[str, Any]] = field(default_factory=list)
-    failures: list[OSError | None] = field(default_factory=list)
-    is_deaf: bool = False
-
-    async def set_volume(self, node: Node, volume: Linear) -> None:
-        self._called("volume", volume)
-        self._change(node, volumes=(volume, volume))
-
-    async def set_mute(self, node: Node, *, is_muted: bool) -> None:
-        self._called("mute", is_muted)
-        self._change(node, is_muted=is_muted)
-
-    async def create_node(self, *_: Any) -> None:
-        raise AssertionError
-
-    async def destroy_node(self, node: Node) -> None:
-        raise AssertionError(node)
-
-    async def write_control(self, card: Card, control: Control, values: Sequence[int]) -> None:
-        self._called(control.name, tuple(values))
-
-    def _called(self, name: str, value: Any) -> None:
-        self.calls.append((name, value))
-        failure = self.failures.pop(0) if self.failures else None
-        if failure is not None:
-            raise failure
-
-    def _change(self, target: Node, **changes: Any) -> None:
-        if self.is_deaf:
-            return
-        nodes = [
-            replace(one, **changes) if one.serial == target.serial else one
-            for one in self.graph.view().nodes
-        ]
-        self.graph.replace(Source.PIPEWIRE, PipeWireSnapshot(tuple(nodes)))
 
 
 @dataclass
@@ -93,7 +48,7 @@ class Recorder:
 class World:
     graph: DeviceGraph
     client: FakeResourceClient
-    hardware: Hardware
+    hardware: FakeHardware
     recorder: Recorder
     reconciler: Reconciler
 
@@ -133,7 +88,7 @@ class World:
 def world(**options: Any) -> World:
     graph = DeviceGraph([Source.VIRTUAL, Source.PIPEWIRE])
     client = FakeResourceClient()
-    hardware = Hardware(graph)
+    hardware = FakeHardware(graph)
     recorder = Recorder()
     partners = Partners(
         client=client,
@@ -495,7 +450,7 @@ async def test_nothing_is_gone_before_the_cards_have_been_seen() -> None:
 def again(subject: World, graph: DeviceGraph | None = None) -> World:
     """A second agent on the same server and the same sound."""
     graph = graph or subject.graph
-    hardware = Hardware(graph)
+    hardware = FakeHardware(graph)
     partners = Partners(
         client=subject.client,
         sinks=subject.client.cache(SINKS),
