@@ -5,10 +5,21 @@ count what was asked of them, and fail on demand.
 """
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from liken_audio.api import ApiError, Conflict, Json, NotFound, Resource, Unreachable
+from liken_audio.graph.device_graph import DeviceGraph
+from liken_audio.graph.model import (
+    Card,
+    Control,
+    Linear,
+    Node,
+    NodeRecipe,
+    PipeWireSnapshot,
+    Source,
+)
 
 Key = tuple[str, str]
 """(plural, name) or (plural, namespace/name)."""
