@@ -22,6 +22,9 @@ from weakref import WeakSet
 
 import grpclib.server
 import structlog
+from betterproto import Message
+from grpclib import GRPCError, Status
+from grpclib.const import Cardinality, Handler
 from grpclib.events import RecvRequest, listen
 from grpclib.protocol import H2Protocol
 
@@ -187,11 +190,27 @@ class _CorkedProtocol(H2Protocol):
         super().connection_made(cast("asyncio.Transport", corked))
 
 
+class _Methods(dict[str, Handler]):
+    """Methods by path; one that isn't served is answered as Go's clients understand it.
+
+    grpclib's own answer has no content type, which Go reads as UNKNOWN: the kubelet asks again
+    for ever where UNIMPLEMENTED would end it.
+    """
+
+    def get(self, path: str, default: Any = None) -> Any:
+        return super().get(path, Handler(_unimplemented, Cardinality.UNARY_UNARY, Message, Message))
+
+
+async def _unimplemented(_stream: object) -> None:
+    raise GRPCError(Status.UNIMPLEMENTED, "this driver has no such method")
+
+
 class _GrpcServer(grpclib.server.Server):
     """grpclib's server, which by itself cancels calls and keeps serving connections at its end."""
 
     def __init__(self, services: Collection[Any]) -> None:
         super().__init__(services)
+        self._mapping = _Methods(self._mapping)
         self._connections: WeakSet[H2Protocol] = WeakSet()
         self._streams = {
             path
