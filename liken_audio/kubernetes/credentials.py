@@ -30,6 +30,9 @@ class Access:
     """What it was read from; a change of one of them makes it stale."""
 
 
+_BROKEN = (ValueError, TypeError, KeyError, AttributeError, AssertionError)
+"""What the library raises on files whose shape it doesn't expect."""
+
 Fingerprint = tuple[tuple[int, int, int] | None, ...]
 
 
@@ -55,6 +58,7 @@ class KubeconfigFile:
         # Imported here: YAML, OpenID and exec plugins are nothing that a pod needs.
         from kubernetes_asyncio.config import kube_config  # noqa: PLC0415
         from kubernetes_asyncio.config.config_exception import ConfigException  # noqa: PLC0415
+        from yaml import YAMLError  # noqa: PLC0415
 
         if not self._path.is_file():
             raise CredentialsError(f"kubeconfig {self._path}: no such file")
@@ -68,7 +72,7 @@ class KubeconfigFile:
             )
             await loader.load_and_set(configuration)
             token_file = _token_file(merged, loader.current_context, self._path.parent)
-        except (ConfigException, OSError, ValueError, TypeError, AssertionError) as error:
+        except (ConfigException, YAMLError, OSError, *_BROKEN) as error:
             raise CredentialsError(f"kubeconfig {self._path}: {error}") from error
         _strip_token(configuration)
         return _access(configuration, self._path, token_file)

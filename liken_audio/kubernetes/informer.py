@@ -199,7 +199,7 @@ class Reflector:
     def _hide(self, body: Json) -> set[str]:
         key = key_of(body)
         known = self.objects.get(key)
-        if known is None or _is_newer(known, body):
+        if known is None or _version(known) > _version(body):
             return set()
         del self.objects[key]
         return {key}
