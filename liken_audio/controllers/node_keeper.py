@@ -25,6 +25,8 @@ APPEAR_SECONDS = 5.0
 """How long a node may take to show, or to go, after the write."""
 FIRST_DELAY = 1.0
 MAX_DELAY = 60.0
+_SLACK = 0.001
+"""Seconds by which a timer may fire early; what is due within them is due."""
 
 _Key = tuple[DeviceName, type[CreateNode] | type[DestroyNode]]
 _Changes = Sequence[CreateNode | DestroyNode]
@@ -74,7 +76,7 @@ class NodeKeeper:
         loop = asyncio.get_running_loop()
         while True:
             self._wake.clear()
-            due, next_look = self._look(loop.time())
+            due, next_look = self._look(loop.time() + _SLACK)
             if due:
                 async with asyncio.TaskGroup() as tasks:
                     for key, changes in due.items():
