@@ -132,7 +132,7 @@ class ClaimStore:
     def write_cdi(self, uid: str, spec: CdiSpec) -> None:
         """Write the claim's CDI file whole, unless it is there with the same content."""
         path = self._cdi_path(_checked(uid))
-        text = json.dumps(spec.document, ensure_ascii=False, indent=1) + "\n"
+        text = json.dumps(spec.document, ensure_ascii=False) + "\n"
         with contextlib.suppress(FileNotFoundError, UnicodeDecodeError):
             if path.read_text() == text:
                 return
