@@ -55,17 +55,16 @@ def main() -> int:
 
 def _run(screen: Screen, kubeconfig: Path | None) -> None:
     with contextlib.ExitStack() as ends:
-        # Registered first, so called last: from the first end on, nothing interrupts the others.
         try:
             demo = Demo(screen, ends, kubeconfig=kubeconfig)
             demo.run()
             if os.environ.get("KEEP", "") not in {"", "0"}:
                 _stay(screen, demo)
             else:
-                screen.say()
-                demo.unprepare()
                 _say_next(screen)
+            demo.unprepare()
         finally:
+            # From here on all is being ended, and nothing may interrupt that.
             for number in _SIGNALS:
                 signal.signal(number, signal.SIG_IGN)
 
@@ -83,18 +82,22 @@ All of it stays up; Ctrl-C ends it. In another terminal:
 To unplug the monitor, empty its `eld` in {demo.virtual}
 and watch `kubectl get sinks -w`: within 5 s the device is tainted."""
     )
-    while True:
-        demo.heartbeat()
-        time.sleep(HEARTBEAT_SECONDS)
+    with contextlib.suppress(Interrupted):
+        while True:
+            demo.check()
+            demo.heartbeat()
+            time.sleep(HEARTBEAT_SECONDS)
+    screen.say()
 
 
 def _say_next(screen: Screen) -> None:
     screen.say(
         """
 Next:
-  make demo KEEP=1                        stays up and says how to look around
+  make demo KEEP=1                           stays up and says how to look around
   make demo DEMO_KUBECONFIG=~/.kube/config   in a cluster of yours
-  manifests/examples/                     what was applied, and the virtual cards"""
+  manifests/examples/                        what was applied, and the virtual cards
+"""
     )
 
 

@@ -83,6 +83,7 @@ class Demo:
                 line.text = f"your cluster, Kubernetes {self._version()}"
                 self._borrow()
         with screen.doing(f"node {NODE}"):
+            self._delete_at_the_end("lease", NODE, "--namespace=kube-node-lease")
             self._delete_at_the_end("node", NODE)
             self.cluster.make_node(NODE, taints=self._taints())
 
@@ -181,6 +182,11 @@ class Demo:
             shown.text = f"{line}: PipeWire has {VOLUME_LINEAR} (cubic {VOLUME} %)"
         self.cluster.wait_for("the volume in the table", self._observed_volume)
         self._show(f"kubectl get sink {SINK}")
+
+    def check(self) -> None:
+        """Raise when the agent or the sound ended by itself."""
+        for program in (self.node.agent, self.node.claim_sockets, self._stack.pipewire):
+            program.check()
 
     def unprepare(self) -> None:
         """What a kubelet does when the pod is deleted."""
