@@ -1,0 +1,643 @@
+"""Prepare and Unprepare, whoever asks how often, and whatever fails on the way.
+
+The store is the real one on a folder of the test's own; sockets and API server are stand-ins.
+"""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from liken_audio.api import RESOURCE_CLAIMS, Rejected, Unreachable
+from liken_audio.claim_store import ClaimStore
+from liken_audio.controllers import preparer
+from liken_audio.controllers.preparer import Partners, Place, Preparer
+from liken_audio.dra.claims import ClaimError, ClaimRecord, ClaimRef, ClaimState, PreparedDevice
+from liken_audio.dra.health import HealthStatus
+from liken_audio.graph.device_graph import DeviceGraph
+from liken_audio.graph.model import CardsSnapshot, Node, NodeId, PipeWireSnapshot, Source
+from tests.builders import (
+    CLAIM_UID,
+    allocated,
+    card,
+    claim_record,
+    claim_ref,
+    hdmi_pcm,
+    node,
+    opaque,
+    pcm,
+    result,
+)
+from tests.fakes import FakeResourceClient
+
+ANALOG = "kitchen-pci-0000-00-1f-3-alc257-analog"
+HDMI = "kitchen-pci-0000-00-1f-3-hdmi-0"
+CDI_NAME = f"audio.liken.sh-{CLAIM_UID}.json"
+DEADLINE = 10.0
+
+
+class FakeSockets:
+    """Satisfies `ClaimSockets` with a dict; `failures` are raised by the next opens."""
+
+    def __init__(self) -> None:
+        self.live: dict[str, ClaimRecord] = {}
+        self.opened: list[ClaimRecord] = []
+        self.closed: list[str] = []
+        self.failures: list[Exception] = []
+        self.close_failures: list[Exception] = []
+        self.go = asyncio.Event()
+        self.go.set()
+        self.entered = asyncio.Event()
+
+    async def open(self, record: ClaimRecord) -> None:
+        self.opened.append(record)
+        self.entered.set()
+        await self.go.wait()
+        if self.failures:
+            raise self.failures.pop(0)
+        self.live[record.ref.uid] = record
+
+    async def close(self, uid: str) -> None:
+        self.closed.append(uid)
+        if self.close_failures:
+            raise self.close_failures.pop(0)
+        self.live.pop(uid, None)
+
+    def uids(self) -> set[str]:
+        return set(self.live)
+
+
+class World:
+    """A node with one card, its folders, and the preparers that run on it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.client = FakeResourceClient()
+        self.sockets = FakeSockets()
+        self.graph = DeviceGraph([Source.VIRTUAL, Source.PIPEWIRE])
+        self.graph.replace(Source.VIRTUAL, CardsSnapshot((card(pcm(), hdmi_pcm()),)))
+        self.show(node(ANALOG), node(HDMI, id=NodeId(41)))
+        self.stores: list[ClaimStore] = []
+
+    def show(self, *nodes: Node) -> None:
+        self.graph.replace(Source.PIPEWIRE, PipeWireSnapshot(nodes))
+
+    def allocate(self, *results: dict[str, Any], **changes: Any) -> ClaimRef:
+        body = allocated(*results, **changes)
+        self.client.put(RESOURCE_CLAIMS, body)
+        metadata = body["metadata"]
+        return ClaimRef(metadata["namespace"], metadata["name"], metadata["uid"])
+
+    def store(self) -> ClaimStore:
+        made = ClaimStore(self.folder / "state", self.folder / "cdi")
+        self.stores.append(made)
+        return made
+
+    @asynccontextmanager
+    async def running(self, *, boot_id: str = "boot-1") -> AsyncIterator[Preparer]:
+        place = Place(node="kitchen", boot_id=boot_id, claims_dir="/run/claims")
+        made = Preparer(self.graph, place, Partners(self.client, self.store(), self.sockets))
+        task = asyncio.get_running_loop().create_task(made.run())
+        await until(lambda: made._tasks is not None)
+        try:
+            yield made
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    def checkpoint(self, uid: str = CLAIM_UID) -> ClaimRecord | None:
+        return self.stores[-1].load(uid)
+
+    def cdi(self, name: str = CDI_NAME) -> dict[str, Any] | None:
+        path = self.folder / "cdi" / name
+        return json.loads(path.read_text()) if path.exists() else None
+
+    def files(self) -> list[str]:
+        found = [path for path in self.folder.rglob("*") if path.is_file()]
+        return sorted(path.name for path in found if path.name != "claims.lock")
+
+    def reads(self) -> int:
+        return len([call for call in self.client.calls if call[0] == "get"])
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Any:
+    made = World(tmp_path)
+    yield made
+    for store in made.stores:
+        store.close()
+
+
+async def until(is_so: Callable[[], bool]) -> None:
+    async with asyncio.timeout(DEADLINE):
+        while not is_so():
+            await asyncio.sleep(0.005)
+
+
+async def prepared(made: Preparer, ref: ClaimRef) -> tuple[PreparedDevice, ...]:
+    answer = (await made.prepare([ref]))[ref.uid]
+    if isinstance(answer, ClaimError):
+        raise answer
+    return answer
+
+
+async def refused(made: Preparer, ref: ClaimRef) -> str:
+    answer = (await made.prepare([ref]))[ref.uid]
+    assert isinstance(answer, ClaimError), answer
+    return str(answer)
+
+
+async def test_a_claim_gets_socket_cdi_file_and_checkpoint(world: World) -> None:
+    ref = world.allocate()
+    async with world.running() as made:
+        (device,) = await prepared(made, ref)
+    assert device.device == ANALOG
+    assert device.cdi_ids == (f"audio.liken.sh/claim={CLAIM_UID}_out",)
+    assert world.checkpoint() == claim_record()
+    assert list(world.sockets.live) == [CLAIM_UID]
+    written = world.cdi()
+    assert written is not None
+    assert written["devices"][0]["containerEdits"]["mounts"][0]["hostPath"] == (
+        f"/run/claims/{CLAIM_UID}"
+    )
+    assert world.graph.view().holds[0].devices == (ANALOG,)
+    assert (made.prepared, made.errors) == (1, 0)
+
+
+async def test_a_second_prepare_gives_the_same_answer_and_asks_nobody(world: World) -> None:
+    ref = world.allocate()
+    async with world.running() as made:
+        first = await prepared(made, ref)
+        world.client.failures = [Unreachable("the API server is away")]
+        assert await prepared(made, ref) == first
+        assert world.client.failures, "the claim was read again"
+    assert made.repeated == 1
+    assert world.sockets.closed == []
+
+
+async def test_a_prepared_claim_is_known_after_a_restart_without_the_api_server(
+    world: World,
+) -> None:
+    ref = world.allocate()
+    async with world.running() as made:
+        first = await prepared(made, ref)
+    (world.folder / "cdi" / CDI_NAME).unlink()
+    world.client.failures = [Unreachable("away")] * 100
+    async with world.running() as made:
+        assert await prepared(made, ref) == first
+        assert world.cdi() is not None
+
+
+async def test_a_lost_cdi_file_is_back_after_a_start_alone(world: World) -> None:
+    ref = world.allocate()
+    async with world.running() as made:
+        await prepared(made, ref)
+    (world.folder / "cdi" / CDI_NAME).unlink()
+    world.sockets.live.clear()
+    async with world.running():
+        await until(lambda: world.cdi() is not None and CLAIM_UID in world.sockets.live)
+
+
+async def test_after_a_reboot_a_claim_is_prepared_anew_with_the_same_answer(world: World) -> None:
+    ref = world.allocate()
+    async with world.running() as made:
+        first = await prepared(made, ref)
+    (world.folder / "cdi" / CDI_NAME).unlink()
+    world.show(node("renamed", properties={"audio.liken.sh.device": ANALOG}))
+    reads = world.reads()
+    async with world.running(boot_id="boot-2") as made:
+        assert await prepared(made, ref) == first
+    assert world.reads() > reads
+    record = world.checkpoint()
+    assert record is not None
+    assert record.boot_id == "boot-2"
+    assert record.devices[0].node_name == "renamed"
+    assert "PIPEWIRE_NODE=renamed" in json.dumps(world.cdi())
+
+
+async def test_after_a_reboot_without_the_api_server_what_is_known_is_enough(world: World) -> None:
+    ref = world.allocate()
+    async with world.running() as made:
+        first = await prepared(made, ref)
+    world.client.failures = [Unreachable("away")] * 10
+    async with world.running(boot_id="boot-2") as made:
+        assert await prepared(made, ref) == first
+    record = world.checkpoint()
+    assert record is not None
+    assert (record.boot_id, record.state) == ("boot-2", ClaimState.COMPLETED)
+
+
+async def test_unprepare_leaves_nothing_and_asks_the_api_server_nothing(world: World) -> None:
+    ref = world.allocate()
+    async with world.running() as made:
+        await prepared(made, ref)
+        reads = world.reads()
+        assert await made.unprepare([ref]) == {CLAIM_UID: None}
+        assert world.reads() == reads
+        assert world.graph.view().holds == ()
+    assert world.files() == []
+    assert world.sockets.live == {}
+
+
+async def test_unprepare_of_known_and_unknown_claims_succeeds_for_each(world: World) -> None:
+    ref = world.allocate()
+    unknown = claim_ref("never-seen", "gone")
+    async with world.running() as made:
+        await prepared(made, ref)
+        for _ in range(2):
+            answers = await made.unprepare([ref, unknown, ref])
+            assert answers == {CLAIM_UID: None, "never-seen": None}
+    assert world.files() == []
+
+
+async def test_another_agent_unprepares_what_one_prepared(world: World) -> None:
+    ref = world.allocate()
+    async with world.running() as one, world.running() as other:
+        await prepared(one, ref)
+        assert await other.unprepare([ref]) == {CLAIM_UID: None}
+        await until(lambda: world.graph.view().holds == ())
+        assert await prepared(one, ref)
+    assert one.prepared == 2
+
+
+async def test_an_unprepare_that_cannot_cut_the_connections_fails_and_keeps_the_claim(
+    world: World,
+) -> None:
+    ref = world.allocate()
+    async with world.running() as made:
+        await prepared(made, ref)
+        world.sockets.close_failures = [TimeoutError("claim-sockets doesn't answer")]
+        failure = (await made.unprepare([ref]))[CLAIM_UID]
+        assert "claim-sockets doesn't answer" in str(failure)
+        assert world.checkpoint() is not None
+        assert await made.unprepare([ref]) == {CLAIM_UID: None}
+    assert world.files() == []
+
+
+async def test_a_claim_whose_record_is_broken_can_still_be_unprepared(world: World) -> None:
+    ref = world.allocate()
+    async with world.running() as made:
+        await prepared(made, ref)
+        (world.folder / "state" / "claims" / f"{CLAIM_UID}.json").write_text("{")
+        assert await made.unprepare([ref]) == {CLAIM_UID: None}
+    assert world.files() == []
+    assert world.sockets.live == {}
+
+
+async def test_a_replaced_claim_is_refused_and_the_old_one_s_end_leaves_the_new_alone(
+    world: World,
+) -> None:
+    old = world.allocate()
+    async with world.running() as made:
+        await prepared(made, old)
+        world.client.remove(RESOURCE_CLAIMS, "media/speakers")
+        new = world.allocate(result(HDMI), uid="new-uid")
+        assert await prepared(made, new)
+        world.client.remove(RESOURCE_CLAIMS, "media/speakers")
+        world.allocate(uid="newest-uid")
+        late = claim_ref("a-third-uid")
+        assert "deleted and made anew" in await refused(made, late)
+        assert await made.unprepare([old]) == {CLAIM_UID: None}
+        assert list(world.sockets.live) == ["new-uid"]
+        assert world.files() == ["audio.liken.sh-new-uid.json", "new-uid.json"]
+
+
+async def test_one_bad_claim_does_not_harm_the_others_of_the_call(world: World) -> None:
+    good = world.allocate()
+    bad = world.allocate(result(HDMI), name="bad", uid="bad-uid", config=[opaque({"pluse": False})])
+    missing = claim_ref("missing-uid", "missing")
+    async with world.running() as made:
+        answers = await made.prepare([bad, good, missing])
+    assert set(answers) == {good.uid, bad.uid, missing.uid}
+    assert not isinstance(answers[good.uid], ClaimError)
+    assert "did you mean 'pulse'" in str(answers[bad.uid])
+    assert "media/missing doesn't exist any more" in str(answers[missing.uid])
+    assert list(world.sockets.live) == [good.uid]
+
+
+@pytest.mark.parametrize(
+    ("failure", "says"),
+    [
+        (Unreachable("connection refused"), "can't be read now: connection refused"),
+        (Rejected("not allowed", status=403), "can't be read: not allowed"),
+        (RuntimeError("boom"), "internal error of the driver: RuntimeError: boom"),
+    ],
+)
+async def test_a_claim_that_cannot_be_read_says_why(world: World, failure: Any, says: str) -> None:
+    ref = world.allocate()
+    async with world.running() as made:
+        world.client.failures = [failure]
+        assert says in await refused(made, ref)
+        assert await prepared(made, ref)
+
+
+async def test_a_claim_with_no_result_of_ours_gets_no_devices_and_leaves_no_file(
+    world: World,
+) -> None:
+    ref = world.allocate(result("gpu-0", driver="gpu.example.com"))
+    async with world.running() as made:
+        assert await prepared(made, ref) == ()
+        assert world.files() == []
+        assert world.sockets.opened == []
+
+
+async def test_twenty_claims_and_one_twice_at_the_same_time_get_one_answer_each(
+    world: World,
+) -> None:
+    refs = [
+        world.allocate(result(shareID=f"s{i}"), name=f"c{i}", uid=f"uid-{i}") for i in range(20)
+    ]
+    async with world.running() as made:
+        calls = [prepared(made, ref) for ref in [*refs, refs[0]]]
+        answers = await asyncio.gather(*calls)
+    assert answers[0] == answers[-1]
+    assert len({answer[0].cdi_ids for answer in answers}) == 20
+    assert made.prepared == 20
+    assert len(list((world.folder / "cdi").iterdir())) == 20
+
+
+async def test_of_two_claims_on_one_device_at_the_same_time_one_wins(world: World) -> None:
+    refs = [world.allocate(name=f"c{i}", uid=f"uid-{i}") for i in range(2)]
+    async with world.running() as one, world.running() as other:
+        answers = await asyncio.gather(one.prepare([refs[0]]), other.prepare([refs[1]]))
+    outcomes = [
+        isinstance(answer[ref.uid], ClaimError) for answer, ref in zip(answers, refs, strict=True)
+    ]
+    assert sorted(outcomes) == [False, True]
+    assert len(world.sockets.live) == 1
+
+
+async def test_a_held_device_is_refused_until_its_holder_ends(world: World) -> None:
+    first, second = world.allocate(), world.allocate(name="second", uid="second-uid")
+    async with world.running() as made:
+        await prepared(made, first)
+        assert f"is held by claim media/speakers (UID {CLAIM_UID})" in await refused(made, second)
+        await made.unprepare([first])
+        assert await prepared(made, second)
+
+
+async def test_admin_access_works_while_the_device_is_held_and_counts_for_nothing(
+    world: World,
+) -> None:
+    first = world.allocate()
+    admin = world.allocate(result(adminAccess=True), name="admin", uid="admin-uid")
+    async with world.running() as made:
+        await prepared(made, first)
+        assert await prepared(made, admin)
+        holds = {hold.uid: hold.is_admin for hold in world.graph.view().holds}
+        assert holds == {CLAIM_UID: False, "admin-uid": True}
+
+
+async def test_a_kubelet_that_gives_up_and_asks_again_gets_the_first_call_s_result(
+    world: World,
+) -> None:
+    ref = world.allocate()
+    world.sockets.go.clear()
+    async with world.running() as made:
+        call = asyncio.get_running_loop().create_task(made.prepare([ref]))
+        await world.sockets.entered.wait()
+        call.cancel()
+        await asyncio.gather(call, return_exceptions=True)
+        again = asyncio.get_running_loop().create_task(made.prepare([ref]))
+        world.sockets.go.set()
+        assert not isinstance((await again)[CLAIM_UID], ClaimError)
+    assert made.prepared == 1
+    assert world.reads() == 1
+    assert world.checkpoint() == claim_record()
+
+
+async def test_what_fails_halfway_is_undone(world: World) -> None:
+    ref = world.allocate()
+    async with world.running() as made:
+        world.sockets.failures = [OSError("PipeWire isn't there")]
+        assert "PipeWire isn't there" in await refused(made, ref)
+        assert world.files() == []
+        assert made.undone == 1
+        assert await prepared(made, ref)
+
+
+async def test_a_disk_that_is_full_fails_the_claim_with_its_reason_and_undoes_it(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ref = world.allocate()
+
+    def full(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    async with world.running() as made:
+        with monkeypatch.context() as patched:
+            patched.setattr(ClaimStore, "write_cdi", full)
+            assert "No space left on device" in await refused(made, ref)
+        assert world.sockets.live == {}
+        assert world.files() == []
+        assert await prepared(made, ref)
+
+
+async def test_a_claim_that_takes_too_long_is_an_error_and_undone(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(preparer, "CLAIM_SECONDS", 0.05)
+    ref = world.allocate()
+    world.sockets.go.clear()
+    async with world.running() as made:
+        assert "claim media/speakers: not done within" in await refused(made, ref)
+    assert world.files() == []
+
+
+async def test_a_failure_after_a_reboot_does_not_forget_the_claim(world: World) -> None:
+    ref = world.allocate()
+    async with world.running() as made:
+        await prepared(made, ref)
+    world.sockets.live.clear()
+    async with world.running(boot_id="boot-2") as made:
+        await until(lambda: CLAIM_UID in world.sockets.live)
+        world.sockets.failures = [OSError("not now")]
+        assert "not now" in await refused(made, ref)
+        record = world.checkpoint()
+        assert record is not None
+        assert (record.state, record.boot_id) == (ClaimState.COMPLETED, "boot-1")
+        assert await prepared(made, ref)
+
+
+async def test_a_claim_that_a_crash_left_as_started_is_finished_by_the_next_prepare(
+    world: World,
+) -> None:
+    ref = world.allocate()
+    world.store().save(claim_record(state=ClaimState.STARTED))
+    async with world.running() as made:
+        assert await prepared(made, ref)
+    assert world.checkpoint() == claim_record()
+
+
+async def test_a_started_claim_that_was_allocated_elsewhere_since_is_cut_first(
+    world: World,
+) -> None:
+    ref = world.allocate(result(HDMI))
+    world.store().save(claim_record(state=ClaimState.STARTED))
+    async with world.running() as made:
+        (device,) = await prepared(made, ref)
+    assert device.device == HDMI
+    assert world.sockets.closed == [CLAIM_UID]
+
+
+@pytest.mark.parametrize("fate", ["deleted", "replaced", "deallocated"])
+async def test_a_started_claim_that_nobody_will_finish_is_undone_at_the_start(
+    world: World, fate: str
+) -> None:
+    if fate != "deleted":
+        world.allocate(uid="another" if fate == "replaced" else CLAIM_UID)
+    if fate == "deallocated":
+        world.client.store["resourceclaims", "media/speakers"]["status"] = {}
+    record = claim_record(state=ClaimState.STARTED)
+    world.store().save(record)
+    world.sockets.live[CLAIM_UID] = record
+    async with world.running() as made:
+        await until(lambda: made.undone == 1)
+    assert world.files() == []
+    assert world.sockets.live == {}
+
+
+async def test_a_started_claim_that_is_still_wanted_or_unclear_is_left(world: World) -> None:
+    world.allocate()
+    store = world.store()
+    store.save(claim_record(state=ClaimState.STARTED))
+    async with world.running():
+        await until(lambda: world.reads() == 1)
+    world.client.failures = [Unreachable("away")]
+    async with world.running():
+        await until(lambda: world.reads() == 2)
+    assert store.load(CLAIM_UID) is not None
+
+
+async def test_a_dead_reservation_is_cleared_for_the_claim_that_needs_the_device(
+    world: World,
+) -> None:
+    async with world.running() as made:
+        await until(lambda: world.graph.view().holds == ())
+        dead = claim_record(ref=claim_ref("dead-uid", "dead"), state=ClaimState.STARTED)
+        world.store().save(dead)
+        ref = world.allocate()
+        assert await prepared(made, ref)
+    assert made.undone == 1
+
+
+async def test_leftovers_of_no_claim_are_removed_at_the_start(world: World) -> None:
+    store = world.store()
+    store.write_cdi("orphan", preparer.cdi.CdiSpec({"kind": "x"}))
+    (world.folder / "state" / "claims" / ".cut.json.tmp").touch()
+    world.sockets.live["folder"] = claim_record()
+    store.save(claim_record())
+    world.sockets.live[CLAIM_UID] = claim_record()
+    async with world.running():
+        await until(lambda: list(world.sockets.live) == [CLAIM_UID])
+        await until(lambda: world.files() == [f"{CLAIM_UID}.json", CDI_NAME])
+
+
+async def test_a_renamed_node_is_followed_in_socket_folder_cdi_file_and_record(
+    world: World,
+) -> None:
+    ref = world.allocate()
+    async with world.running() as made:
+        await prepared(made, ref)
+        world.show(node("renamed", channels=6, properties={"audio.liken.sh.device": ANALOG}))
+        await until(lambda: "PIPEWIRE_NODE=renamed" in json.dumps(world.cdi()))
+        await until(lambda: world.sockets.live[CLAIM_UID].devices[0].channels == 6)
+        assert made.rewritten == 1
+        assert await prepared(made, ref)
+    assert world.sockets.closed == []
+
+
+async def test_a_node_that_goes_away_changes_nothing_of_a_live_claim(world: World) -> None:
+    ref = world.allocate()
+    async with world.running() as made:
+        await prepared(made, ref)
+        before = world.cdi()
+        world.graph.lose(Source.PIPEWIRE)
+        assert await prepared(made, ref)
+        assert world.cdi() == before
+        assert made.rewritten == 0
+
+
+async def test_files_that_cannot_be_written_now_are_tried_again_later(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(preparer, "_FIRST_RETRY", 0.02)
+    monkeypatch.setattr(preparer, "FOLLOW_SECONDS", 0.01)
+    ref = world.allocate()
+    async with world.running() as made:
+        await prepared(made, ref)
+    world.sockets.live.clear()
+    world.sockets.failures = [OSError("no holder"), OSError("no holder")]
+    async with world.running():
+        await until(lambda: CLAIM_UID in world.sockets.live)
+
+
+async def test_prepare_waits_for_a_node_that_is_just_being_made(world: World) -> None:
+    ref = world.allocate()
+    world.show()
+    async with world.running() as made:
+        call = asyncio.get_running_loop().create_task(made.prepare([ref]))
+        await until(lambda: world.reads() == 1)
+        world.show(node(ANALOG))
+        assert not isinstance((await call)[CLAIM_UID], ClaimError)
+
+
+async def test_a_node_that_does_not_come_is_an_error_that_says_what_to_do(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(preparer, "NODE_SECONDS", 0.02)
+    ref = world.allocate()
+    world.show()
+    async with world.running() as made:
+        assert "PipeWire has no node for it: look at the logs" in await refused(made, ref)
+    assert world.files() == []
+
+
+async def test_before_and_after_its_run_every_claim_gets_an_error(world: World) -> None:
+    ref = world.allocate()
+    async with world.running() as made:
+        pass
+    assert "starting or stopping" in await refused(made, ref)
+    assert isinstance((await made.unprepare([ref]))[CLAIM_UID], ClaimError)
+
+
+async def test_a_uid_that_leads_elsewhere_is_refused_and_needs_no_unprepare(world: World) -> None:
+    ref = claim_ref("../../etc")
+    async with world.running() as made:
+        assert "is no claim UID" in await refused(made, ref)
+        assert await made.unprepare([ref]) == {"../../etc": None}
+    assert world.reads() == 0
+
+
+async def test_no_claims_no_answers(world: World) -> None:
+    async with world.running() as made:
+        assert await made.prepare([]) == {}
+        assert await made.unprepare([]) == {}
+
+
+def statuses(made: Preparer) -> Sequence[HealthStatus]:
+    return [device.status for device in made.health()]
+
+
+async def test_health_follows_the_graph_and_wakes_its_subscribers(world: World) -> None:
+    woken: list[bool] = []
+    async with world.running() as made:
+        unsubscribe = made.subscribe(lambda: woken.append(True))
+        assert statuses(made) == [HealthStatus.HEALTHY, HealthStatus.HEALTHY]
+        world.show(node(HDMI))
+        assert statuses(made) == [HealthStatus.UNHEALTHY, HealthStatus.HEALTHY]
+        assert woken == [True]
+        unsubscribe()
+        world.show()
+        assert woken == [True]
+
+
+async def test_health_is_unknown_until_pipewire_has_spoken(world: World) -> None:
+    world.graph = DeviceGraph([Source.VIRTUAL, Source.PIPEWIRE])
+    world.graph.replace(Source.VIRTUAL, CardsSnapshot((card(pcm()),)))
+    async with world.running() as made:
+        assert statuses(made) == [HealthStatus.UNKNOWN]
