@@ -52,9 +52,6 @@ MAX_RETRY_AFTER = 300.0
 MAX_WATCH_LINE = 16 * 1024 * 1024
 """etcd stores objects of up to 1.5 MB; a line beyond this is no event."""
 
-_RECHECK_SECONDS = 10.0
-"""How often the files of the credentials are looked at, and how soon a 401 loads them again."""
-
 _JSON = "application/json"
 _APPLY = "application/apply-patch+yaml"  # JSON is YAML: the body stays what it is
 _STRICT = ("fieldValidation", "Strict")
@@ -72,6 +69,8 @@ class Deadlines:
     """For a whole call, whatever it waits for."""
     watch_silence: float = 150.0
     """Without a byte on a watch: the server sends a bookmark each minute, so two were missed."""
+    recheck: float = 10.0
+    """Until the credentials' files are looked at again, and until a 401 has them read anew."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +92,7 @@ class _Connection:
     next_check: float
     calls: int = 0
     is_stale: bool = False
+    """The server refused our credentials, or we its certificate: read them anew."""
 
 
 class KubernetesClient:
@@ -239,25 +239,26 @@ class KubernetesClient:
         """Send a request and lend its answer, whose body isn't read yet; a refusal raises."""
         async with self._connected() as connection:
             self.requests += 1
-            response: aiohttp.ClientResponse = await connection.api.call_api(
-                request.path,
-                request.method,
-                query_params=list(request.query),
-                header_params={"Accept": _JSON, "Content-Type": request.content_type},
-                body=request.body,
-                auth_settings=["BearerToken"],
-                _preload_content=False,  # it would decode the text a second time
-                _request_timeout=bounds,
-            )
+            try:
+                response: aiohttp.ClientResponse = await connection.api.call_api(
+                    request.path,
+                    request.method,
+                    query_params=list(request.query),
+                    header_params={"Accept": _JSON, "Content-Type": request.content_type},
+                    body=request.body,
+                    auth_settings=["BearerToken"],
+                    _preload_content=False,  # it would decode the text a second time
+                    _request_timeout=bounds,
+                )
+            except aiohttp.ClientSSLError:
+                connection.is_stale = True
+                raise
             async with response:
                 if response.status >= HTTPStatus.MULTIPLE_CHOICES:
-                    if response.status == HTTPStatus.UNAUTHORIZED:
-                        connection.is_stale = True
+                    connection.is_stale |= response.status == HTTPStatus.UNAUTHORIZED
                     data = await response.read()
-                    retry_after = response.headers.get("Retry-After")
-                    raise error_of(
-                        response.status, data, path=request.path, retry_after=retry_after
-                    )
+                    asked = response.headers.get("Retry-After")
+                    raise error_of(response.status, data, path=request.path, retry_after=asked)
                 yield response
 
     @contextmanager
@@ -291,7 +292,7 @@ class KubernetesClient:
     async def _open(self) -> _Connection:
         now = asyncio.get_running_loop().time()
         current = self._connection
-        if current is not None and not _is_outdated(current, now):
+        if current is not None and not self._is_outdated(current, now):
             return current
         async with self._opening:
             if self._connection is not current and self._connection is not None:
@@ -308,6 +309,12 @@ class KubernetesClient:
                 await current.api.close()
             return fresh
 
+    def _is_outdated(self, connection: _Connection, now: float) -> bool:
+        if now < connection.next_check:
+            return False
+        connection.next_check = now + self._deadlines.recheck
+        return connection.is_stale or fingerprint(connection.files) != connection.fingerprint
+
     async def _connect(self, now: float) -> _Connection:
         access = await self._credentials.load()
         try:
@@ -320,7 +327,8 @@ class KubernetesClient:
         # The library's own session forgets idle connections after 15 s and never probes them.
         await api.rest_client.pool_manager.close()
         api.rest_client.pool_manager = _session(str(access.configuration.host), context)
-        return _Connection(api, access.files, fingerprint(access.files), now + _RECHECK_SECONDS)
+        next_check = now + self._deadlines.recheck
+        return _Connection(api, access.files, fingerprint(access.files), next_check)
 
 
 def error_of(
@@ -402,13 +410,6 @@ def _namespace(resource: Resource, body: Json) -> str | None:
 def _selectors(label_selector: str, field_selector: str) -> list[tuple[str, str]]:
     selectors = (("labelSelector", label_selector), ("fieldSelector", field_selector))
     return [(key, value) for key, value in selectors if value]
-
-
-def _is_outdated(connection: _Connection, now: float) -> bool:
-    if now < connection.next_check:
-        return False
-    connection.next_check = now + _RECHECK_SECONDS
-    return connection.is_stale or fingerprint(connection.files) != connection.fingerprint
 
 
 def _session(address: str, context: ssl.SSLContext | None) -> aiohttp.ClientSession:
