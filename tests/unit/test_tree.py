@@ -7,6 +7,7 @@ import pytest
 TREE = Path(__file__).parents[2]
 PACKAGE = TREE / "liken_audio"
 # Data without decisions: tested by whoever uses them.
+KINDS = ("unit", "integration", "cluster")
 EXEMPT = {"__init__", "__main__", "api", "model", "ports"}
 
 
@@ -21,7 +22,7 @@ def modules() -> list[Path]:
 @pytest.mark.parametrize("module", modules(), ids=str)
 def test_each_module_has_its_test_file_in_the_same_place(module: Path) -> None:
     name = f"test_{module.name}"
-    places = [TREE / "tests" / kind / module.parent / name for kind in ("unit", "integration")]
+    places = [TREE / "tests" / kind / module.parent / name for kind in KINDS]
     assert any(place.is_file() for place in places), f"none of {[str(place) for place in places]}"
 
 
