@@ -69,7 +69,11 @@ class ObjectWriter:
         """Writes that the API server took."""
 
     async def write(self, key: Key, tracked: Tracked) -> float | None:
-        """Bring the object up to date; returns when to try again what can't be done now."""
+        """Do the next write that the object needs; returns when to try what can't be done now.
+
+        An object that was adopted, or found deleted, has to be judged again first: what is
+        declared in it is known only now. So its status is not written in the same go.
+        """
         kind, name = key
         now = asyncio.get_running_loop().time()
         if self._not_served.get(kind, now) > now:
@@ -77,18 +81,12 @@ class ObjectWriter:
         stored = self._caches[kind].objects().get(name)
         if stored is not None and tracked.is_to_delete(stored, now):
             await self._delete(kind, stored)
-            return None
-        if tracked.endpoint is None and stored is None:
-            return None
-        if not is_labelled(stored, self._label):
+        elif stored is not None and is_labelled(stored, self._label):
+            await self._bring_status(key, tracked, stored)
+        elif tracked.endpoint is not None:
             if await self._is_elsewhere(key, tracked):
                 return now + ELSEWHERE_SECONDS
-            stored = await self._adopt(key, tracked)
-            if stored is None:
-                self._not_served[kind] = now + NOT_SERVED_SECONDS
-                return self._not_served[kind]
-        assert stored is not None
-        await self._bring_status(key, tracked, stored)
+            return await self._adopt(key, tracked)
         return None
 
     async def _bring_status(self, key: Key, tracked: Tracked, stored: Json) -> None:
@@ -99,12 +97,8 @@ class ObjectWriter:
         try:
             answer = await self._apply_status(key, wanted)
         except NotFound:
-            # Deleted since: made anew and, in the same pass, with its status.
             self._caches[key[0]].forget(stored["metadata"]["uid"])
-            fresh = await self._adopt(key, tracked)
-            if fresh is None:
-                return
-            answer = await self._apply_status(key, wanted)
+            return
         bare = without_times(wanted)
         tracked.applied, tracked.answer = bare, answer.get("status")
         tracked.pacing.settled(bare, asyncio.get_running_loop().time())
@@ -142,19 +136,21 @@ class ObjectWriter:
         body = _object(kind) | {"metadata": {"name": name}, "status": status}
         return await self._client.apply(kind, body, subresource="status")
 
-    async def _adopt(self, key: Key, tracked: Tracked) -> Json | None:
-        """Have the object there with our label; None when its kind isn't served."""
+    async def _adopt(self, key: Key, tracked: Tracked) -> float | None:
+        """Have the object there with our label; when its kind isn't served, says when to retry."""
         kind, name = key
         labels = {NODE_LABEL: self._label}
         body = _object(kind) | {"metadata": {"name": name, "labels": labels}}
         try:
             stored = await self._client.apply(kind, body)
         except NotFound:
-            return None  # the informer of the kind says so in the log
+            # The informer of the kind says so in the log.
+            self._not_served[kind] = asyncio.get_running_loop().time() + NOT_SERVED_SECONDS
+            return self._not_served[kind]
         self.writes += 1
         self._caches[kind].observe(stored)
         tracked.applied = tracked.answer = None
-        return stored
+        return None
 
     async def _is_elsewhere(self, key: Key, tracked: Tracked) -> bool:
         """Whether another node has the object and our card isn't even there: a moved USB card."""

@@ -299,6 +299,8 @@ class Reconciler:
             again_at = await self._writer.write(key, tracked)
             if again_at is not None:
                 self._objects.add(key, again_at)
+            # The cache knows more now, and says nothing of our own writes.
+            self._wake.set()
 
     def _object_failed(self, key: Key, error: Exception) -> float:
         self.errors += 1

@@ -169,6 +169,19 @@ async def test_deleted_by_a_user_it_comes_back_empty() -> None:
     assert subject.condition("Ready") == ("True", "Ready")
 
 
+async def test_an_object_made_before_its_device_is_adopted_and_heard() -> None:
+    """Our watch sees it only once it bears our label, which is our own write."""
+    subject = world()
+    subject.sinks.is_paused = True
+    subject.client.put(SINKS, unlabelled(ANALOG, volume=30))
+    subject.show(playing())
+    async with running(subject):
+        await asyncio.sleep(1)
+    assert subject.hardware.calls == [("volume", pytest.approx(0.027))]
+    assert subject.condition("Applied") == ("True", "Applied")
+    assert len(subject.client.writes()) == 2
+
+
 async def test_claims_show_who_holds_it_and_admin_access_counts_for_nothing() -> None:
     subject = world()
     subject.show(playing())

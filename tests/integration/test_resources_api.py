@@ -1,0 +1,473 @@
+"""Sinks and Sources against a real API server, edited by a real kubectl.
+
+The reconciler, its informers, client and Events are the real ones; the sound is a fake. Each test
+is a node of its own, so that tests share the cluster and nothing else.
+"""
+
+import asyncio
+import json
+import re
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from liken_audio.api import NODE_LABEL, SINKS, SOURCES, Json, NotFound
+from liken_audio.controllers.events import EventRecorder
+from liken_audio.controllers.reconciler import Partners, Reconciler
+from liken_audio.graph.device_graph import DeviceGraph
+from liken_audio.graph.model import (
+    Card,
+    CardsSnapshot,
+    ClaimHold,
+    ClaimsSnapshot,
+    ControlType,
+    DeviceName,
+    Node,
+    NodeId,
+    NodeSerial,
+    PipeWireSnapshot,
+    Source,
+)
+from liken_audio.kubernetes.client import KubernetesClient
+from liken_audio.kubernetes.informer import Informer
+from liken_audio.resources.v1alpha1 import node_label
+from tests.builders import card, control, hdmi_pcm, node, pcm
+from tests.fakes import FakeHardware
+from tests.harness.cluster import Cluster
+from tests.harness.processes import HarnessError
+
+CRDS = Path(__file__).parents[2] / "manifests" / "crds"
+DEADLINE = 20.0
+QUIET = 1.0
+"""How long to watch that nothing more comes: four times what the reconciler waits at most."""
+
+
+@dataclass
+class Lab:
+    """One node's reconciler on the cluster."""
+
+    name: str
+    cluster: Cluster
+    graph: DeviceGraph
+    hardware: FakeHardware
+    reconciler: Reconciler
+    client: KubernetesClient
+
+    @property
+    def analog(self) -> str:
+        return f"{self.name}-pci-0000-00-1f-3-alc257-analog"
+
+    @property
+    def hdmi(self) -> str:
+        return f"{self.name}-pci-0000-00-1f-3-hdmi-0"
+
+    async def kubectl(self, *arguments: str, body: Json | None = None) -> str:
+        text = None if body is None else json.dumps(body)
+        return await asyncio.to_thread(self.cluster.kubectl, *arguments, body=text)
+
+    async def sink(self, name: str = "") -> Json:
+        return await self.client.get(SINKS, name or self.analog)
+
+    async def eventually(self, is_so: Callable[[Json], bool], name: str = "") -> Json:
+        """The sink as soon as it is as wanted."""
+        try:
+            async with asyncio.timeout(DEADLINE):
+                while True:
+                    found = await self._look(name or self.analog)
+                    if found is not None and is_so(found):
+                        return found
+                    await asyncio.sleep(0.02)
+        except TimeoutError:
+            raise AssertionError(f"not within {DEADLINE} s: {found}") from None
+
+    async def _look(self, name: str) -> Json | None:
+        try:
+            return await self.sink(name)
+        except NotFound:
+            return None
+
+    async def settled(self) -> Json:
+        """The sink when it is there and nothing more is written."""
+        await self.eventually(lambda sink: bool(sink.get("status")))
+        await asyncio.sleep(QUIET)
+        return await self.sink()
+
+    def sounds(self, *nodes: Node) -> None:
+        self.graph.replace(Source.PIPEWIRE, PipeWireSnapshot(nodes))
+
+    def playing(self, name: str = "", **changes: Any) -> Node:
+        fields: dict[str, Any] = {"state": "running", "volumes": (1.0, 1.0)}
+        return node(name or self.analog, **(fields | changes))
+
+    def manifest(self, name: str = "", **spec: Any) -> Json:
+        return {
+            "apiVersion": "audio.liken.sh/v1alpha1",
+            "kind": "Sink",
+            "metadata": {"name": name or self.analog},
+            "spec": spec,
+        }
+
+
+@asynccontextmanager
+async def lab(cluster: Cluster, name: str, *cards: Card) -> AsyncIterator[Lab]:
+    graph = DeviceGraph([Source.VIRTUAL, Source.PIPEWIRE])
+    hardware = FakeHardware(graph)
+    async with KubernetesClient.from_kubeconfig(cluster.kubeconfig) as client:
+        label = f"{NODE_LABEL}={node_label(name)}"
+        sinks = Informer(client, SINKS, label_selector=label)
+        sources = Informer(client, SOURCES, label_selector=label)
+        events = EventRecorder(client, name, lambda: datetime.now(UTC))
+        partners = Partners(
+            client=client,
+            sinks=sinks,
+            sources=sources,
+            audio=hardware,
+            mixer=hardware,
+            events=events,
+        )
+        reconciler = Reconciler(graph, name, partners, lambda: datetime.now(UTC))
+        made = Lab(name, cluster, graph, hardware, reconciler, client)
+        graph.replace(Source.VIRTUAL, CardsSnapshot(cards or (card(pcm()),)))
+        made.sounds(made.playing())
+        async with asyncio.TaskGroup() as tasks:
+            loops = (sinks, sources, events, reconciler)
+            running = [tasks.create_task(one.run()) for one in loops]
+            try:
+                yield made
+            finally:
+                for task in running:
+                    task.cancel()
+
+
+def condition(sink: Json, kind: str) -> tuple[str, str]:
+    for one in sink.get("status", {}).get("conditions", ()):
+        if one["type"] == kind:
+            return one["status"], one["reason"]
+    return "", ""
+
+
+def is_applied(**observed: Any) -> Callable[[Json], bool]:
+    """Whether status shows these values, and that they hold."""
+
+    def check(sink: Json) -> bool:
+        shown = sink.get("status", {}).get("observed", {})
+        holds = condition(sink, "Applied")[0] == "True"
+        return holds and all(shown.get(key) == value for key, value in observed.items())
+
+    return check
+
+
+def owned(sink: Json, manager: str = "audio.liken.sh") -> set[str]:
+    """Top-level fields that a manager owns."""
+    entries = sink["metadata"]["managedFields"]
+    return {
+        key.removeprefix("f:")
+        for entry in entries
+        if entry["manager"] == manager
+        for key in entry["fieldsV1"]
+    }
+
+
+async def test_the_table_shows_what_a_person_looks_for(cluster: Cluster) -> None:
+    async with lab(cluster, "table", card(pcm(), hdmi_pcm())) as here:
+        here.sounds(here.playing(), here.playing(here.hdmi, id=NodeId(41), serial=NodeSerial(41)))
+        hold = ClaimHold(namespace="media", name="tv", uid="u1", devices=(DeviceName(here.hdmi),))
+        here.graph.replace(Source.CLAIMS, ClaimsSnapshot((hold,)))
+        await here.eventually(lambda sink: "claimedBy" in sink["status"], here.hdmi)
+        await here.settled()
+        selector = f"--selector={NODE_LABEL}=table"
+        plain = (await here.kubectl("get", "sinks", selector)).splitlines()
+        wide = (await here.kubectl("get", "sinks", selector, "-o", "wide")).splitlines()
+    columns = ["NAME", "NODE", "CONNECTION", "VOLUME", "MUTE", "CLAIM", "CONNECTED", "READY", "AGE"]
+    assert plain[0].split() == columns
+    assert wide[0].split() == [*columns, "MONITOR/NAME", "CODEC", "REASON"]
+    assert re.split(r" {2,}", plain[2])[:8] == [
+        here.hdmi,
+        "table",
+        "hdmi",
+        "100",
+        "false",
+        "media/tv",
+        "True",
+        "True",
+    ]
+    assert re.split(r" {2,}", wide[2])[9:] == ["LG ULTRAWIDE", "Ready"]
+    assert plain[1].split()[:4] == [here.analog, "table", "analog", "100"]
+
+
+async def test_the_agent_owns_status_and_its_label_and_nothing_of_spec(cluster: Cluster) -> None:
+    async with lab(cluster, "owner") as here:
+        sink = await here.settled()
+    assert owned(sink) == {"metadata", "status"}
+    assert "spec" not in sink
+
+
+async def test_apply_patch_and_edit_never_conflict_and_are_heard(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KUBE_EDITOR", "sed -i 's/volume: 30/volume: 40/'")
+    async with lab(cluster, "edits") as here:
+        await here.settled()
+        await here.kubectl("apply", "-f", "-", body=here.manifest(volume=50))
+        await here.eventually(is_applied(volume=50))
+        patch = '{"spec":{"volume":30}}'
+        await here.kubectl("patch", "sink", here.analog, "--type=merge", "-p", patch)
+        await here.eventually(is_applied(volume=30))
+        await here.kubectl("edit", "sink", here.analog)
+        await here.eventually(is_applied(volume=40))
+        await here.kubectl(
+            "apply",
+            "--server-side",
+            "--force-conflicts",
+            "-f",
+            "-",
+            body=here.manifest(volume=60, mute=True),
+        )
+        sink = await here.eventually(is_applied(volume=60, mute=True))
+        await here.kubectl(
+            "apply", "--server-side", "-f", "-", body=here.manifest(volume=70, mute=True)
+        )
+        await here.eventually(is_applied(volume=70))
+    heard = [round(value, 3) for what, value in here.hardware.calls if what == "volume"]
+    assert heard == [0.125, 0.027, 0.064, 0.216, 0.343]
+    assert owned(sink) == {"metadata", "status"}
+
+
+async def test_a_field_that_gitops_no_longer_applies_is_no_longer_enforced(
+    cluster: Cluster,
+) -> None:
+    async with lab(cluster, "gitops") as here:
+        apply = ("apply", "--server-side", "--field-manager=argocd", "-f", "-")
+        await here.kubectl(*apply, body=here.manifest(volume=50, mute=True))
+        await here.eventually(is_applied(volume=50, mute=True))
+        await here.kubectl(*apply, body=here.manifest(volume=50))
+        await here.eventually(lambda sink: "mute" not in sink["spec"])
+        here.sounds(here.playing(volumes=(0.125, 0.125), is_muted=False))
+        sink = await here.eventually(is_applied(volume=50, mute=False))
+    assert sink["spec"] == {"volume": 50}
+    assert here.hardware.calls == [("mute", True), ("volume", 0.125)]
+
+
+async def test_an_object_made_before_the_device_is_adopted_with_its_spec(cluster: Cluster) -> None:
+    name = "early-pci-0000-00-1f-3-alc257-analog"
+    body = {**SINK, "metadata": {"name": name}, "spec": {"volume": 25}}
+    await asyncio.to_thread(cluster.apply, body)
+    async with lab(cluster, "early") as here:
+        sink = await here.eventually(is_applied(volume=25))
+        await asyncio.to_thread(cluster.apply, {**body, "spec": {"volume": 35}})
+        await here.eventually(is_applied(volume=35))
+    assert sink["metadata"]["labels"] == {NODE_LABEL: "early"}
+
+
+async def test_a_deleted_sink_comes_back_empty(cluster: Cluster) -> None:
+    async with lab(cluster, "deleted") as here:
+        await here.kubectl("apply", "-f", "-", body=here.manifest(volume=50))
+        before = await here.eventually(is_applied(volume=50))
+        await here.kubectl("delete", "sink", here.analog)
+        after = await here.eventually(
+            lambda sink: (
+                sink["metadata"]["uid"] != before["metadata"]["uid"]
+                and condition(sink, "Ready")[0] == "True"
+            )
+        )
+    assert "spec" not in after
+    assert after["status"]["observed"]["volume"] == 50
+
+
+async def test_foreign_status_is_put_back_and_foreign_conditions_stay(cluster: Cluster) -> None:
+    theirs = {
+        "type": "Calibrated",
+        "status": "True",
+        "reason": "Measured",
+        "message": "by somebody else",
+        "lastTransitionTime": "2026-11-30T20:00:00Z",
+    }
+    async with lab(cluster, "foreign") as here:
+        await here.settled()
+        body = here.manifest() | {"status": {"conditions": [theirs]}}
+        await here.kubectl(
+            "apply",
+            "--server-side",
+            "--field-manager=calibrator",
+            "--subresource=status",
+            "-f",
+            "-",
+            body=body,
+        )
+        before = here.reconciler.writes
+        status = {"node": "elsewhere", "observed": {"volume": 1}}
+        await asyncio.to_thread(cluster.patch_status, "sink", here.analog, status)
+        await here.eventually(lambda sink: sink["status"]["node"] == "foreign")
+        sink = await here.settled()
+        assert here.reconciler.writes == before + 1
+        here.sounds(here.playing(is_muted=True))
+        sink = await here.eventually(lambda sink: condition(sink, "Ready")[1] == "Muted")
+    assert sink["status"]["observed"] == {"volume": 100, "mute": True}
+    assert condition(sink, "Calibrated") == ("True", "Measured")
+
+
+async def test_a_fact_that_is_gone_leaves_the_status(cluster: Cluster) -> None:
+    async with lab(cluster, "facts") as here:
+        hold = ClaimHold(
+            namespace="media", name="tv", uid="u1", devices=(DeviceName(here.analog),), pods=("a",)
+        )
+        here.graph.replace(Source.CLAIMS, ClaimsSnapshot((hold,)))
+        sink = await here.eventually(lambda sink: "claims" in sink["status"])
+        assert sink["status"]["claims"][0]["pods"] == ["a"]
+        here.graph.replace(Source.CLAIMS, ClaimsSnapshot())
+        sink = await here.eventually(lambda sink: "claims" not in sink["status"])
+    assert "claimedBy" not in sink["status"]
+
+
+async def test_an_edit_is_one_write_to_hardware_and_one_to_status(cluster: Cluster) -> None:
+    async with lab(cluster, "counted") as here:
+        await here.settled()
+        before = here.reconciler.writes
+        for volume in (20, 30, 40):
+            await here.kubectl("apply", "-f", "-", body=here.manifest(volume=volume))
+            await here.eventually(is_applied(volume=volume))
+            await asyncio.sleep(QUIET)
+        assert here.reconciler.writes - before == 3
+        assert len(here.hardware.calls) == 3
+
+
+async def test_nothing_changed_writes_nothing_also_after_a_restart(cluster: Cluster) -> None:
+    async with lab(cluster, "quiet") as here:
+        await here.kubectl("apply", "-f", "-", body=here.manifest(volume=50))
+        await here.eventually(is_applied(volume=50))
+        before = await here.settled()
+        nodes = here.graph.view().nodes
+    async with lab(cluster, "quiet") as again:
+        again.sounds(*nodes)
+        after = await again.settled()
+        assert again.reconciler.writes == 0
+    assert after["metadata"]["resourceVersion"] == before["metadata"]["resourceVersion"]
+
+
+async def test_two_agents_in_a_rolling_update_do_not_flap(cluster: Cluster) -> None:
+    async with lab(cluster, "rolling") as old, lab(cluster, "rolling") as new:
+        await old.settled()
+        for one in (old, new):
+            one.sounds(one.playing(is_muted=True))
+        await old.eventually(lambda sink: condition(sink, "Ready")[1] == "Muted")
+        before = await old.settled()
+        await asyncio.sleep(QUIET)
+        after = await new.sink()
+    assert after["metadata"]["resourceVersion"] == before["metadata"]["resourceVersion"]
+
+
+async def test_odd_control_names_make_the_way_through_kubectl(cluster: Cluster) -> None:
+    """U40, U52: spaces at the end, commas, hash signs; a rejected one names the right spelling."""
+    names = ["E30 ", "Call DTM #", "HDMI/DP,pcm=3 Jack", "Mic Boost (+20dB)"]
+    controls = [control(name, type=ControlType.INTEGER, maximum=50, values=(67,)) for name in names]
+    async with lab(cluster, "odd", card(pcm(), controls=tuple(controls))) as here:
+        sink = await here.settled()
+        keys = list(sink["status"]["capabilities"])
+        body = here.manifest(controls=dict.fromkeys([*keys, "E30"], "40"))
+        await here.kubectl("apply", "-f", "-", body=body)
+        sink = await here.eventually(lambda sink: condition(sink, "Applied")[0] == "False")
+    written = {what: value for what, value in here.hardware.calls if what in names}
+    assert written == dict.fromkeys(keys, (40,))
+    assert condition(sink, "Applied")[1] == "UnknownControl"
+    (message,) = (
+        one["message"] for one in sink["status"]["conditions"] if one["type"] == "Applied"
+    )
+    assert "did you mean 'E30 '?" in message
+
+
+async def test_describe_tells_what_happened(cluster: Cluster) -> None:
+    async with lab(cluster, "told") as here:
+        await here.settled()
+        here.sounds(here.playing(state="error", error="Device or resource busy"))
+        await here.eventually(lambda sink: condition(sink, "Ready")[1] == "NodeError")
+        async with asyncio.timeout(DEADLINE):
+            while "NodeError" not in (text := await events_of(here)):
+                await asyncio.sleep(0.1)
+    assert "Device or resource busy" in text
+
+
+async def events_of(here: Lab) -> str:
+    """The part of `kubectl describe` that lists Events."""
+    text = await here.kubectl("describe", "sink", here.analog)
+    return text.split("Events:")[1]
+
+
+async def test_a_kind_that_vanishes_and_comes_back_fills_again(cluster: Cluster) -> None:
+    """U79."""
+    async with lab(cluster, "vanished") as here:
+        await here.settled()
+        await here.kubectl("delete", "crd", "sinks.audio.liken.sh")
+        await asyncio.sleep(QUIET)
+        await here.kubectl("apply", "-k", str(CRDS))
+        await here.kubectl("wait", "--for=condition=Established", "--timeout=30s", "crd", "--all")
+        await here.eventually(lambda sink: condition(sink, "Ready")[0] == "True")
+
+
+async def test_an_older_crd_gets_what_it_can_take(cluster: Cluster) -> None:
+    remove = '[{"op":"remove","path":"%s"}]'
+    path = "/spec/versions/0/schema/openAPIV3Schema/properties/status/properties/location"
+    patch = ("patch", "crd", "sinks.audio.liken.sh", "--type=json", "-p")
+    await asyncio.to_thread(cluster.kubectl, *patch, remove % path)
+    try:
+        async with lab(cluster, "older") as here:
+            sink = await here.eventually(lambda sink: condition(sink, "Ready")[0] == "True")
+            assert "location" not in sink["status"]
+            await asyncio.sleep(QUIET)
+            before = here.reconciler.writes
+            await asyncio.sleep(QUIET)
+            assert here.reconciler.writes == before
+    finally:
+        await asyncio.to_thread(cluster.kubectl, "apply", "-k", str(CRDS))
+
+
+SINK: Json = {
+    "apiVersion": "audio.liken.sh/v1alpha1",
+    "kind": "Sink",
+    "metadata": {"name": "schema-test"},
+}
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ({"volume": 101}, "should be less than or equal to 100"),
+        ({"volume": -1}, "should be greater than or equal to 0"),
+        ({"volume": "loud"}, "must be of type integer"),
+        ({"volume": 49.5}, "must be of type integer"),
+        ({"mute": "yes"}, "must be of type boolean"),
+        ({"volume": 60, "maxVolume": 50}, "volume must not be above maxVolume"),
+        ({"sharing": "shared"}, 'supported values: "Exclusive", "Shared"'),
+        ({"codec": "AAC!"}, "should match"),
+        ({"controls": {"Master": 5}}, "must be of type string"),
+        ({"controls": {"": "on"}}, "a control's name has 1 to 128 characters"),
+        ({"controls": {"Master": ""}}, "should be at least 1 chars long"),
+        ({"volum": 50}, 'unknown field "spec.volum"'),
+    ],
+)
+def test_what_can_not_be_right_is_refused_and_told(
+    cluster: Cluster, spec: Json, message: str
+) -> None:
+    with pytest.raises(HarnessError) as refused:
+        cluster.apply({**SINK, "spec": spec})
+    assert message in str(refused.value)
+
+
+def test_a_source_has_no_codec_of_its_own(cluster: Cluster) -> None:
+    with pytest.raises(HarnessError, match=r'unknown field "spec.codec"'):
+        cluster.apply({**SINK, "kind": "Source", "spec": {"codec": "aac"}})
+
+
+def test_explain_reads_as_documentation(cluster: Cluster) -> None:
+    def explained(field: str) -> str:
+        return " ".join(cluster.kubectl("explain", field).split())
+
+    cluster.wait_for("discovery", lambda: {"text": explained("sink")})
+    assert "a name copied from there always works, spaces included" in explained(
+        "sink.spec.controls"
+    )
+    assert "as wpctl and pavucontrol show it" in explained("source.spec.volume")
