@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import os
 import shutil
+import signal
 from asyncio.subprocess import DEVNULL, PIPE, Process
 from collections.abc import Callable, Sequence
 
@@ -45,36 +46,37 @@ async def start(remote: str, command: Sequence[str]) -> Process:
 async def end(process: Process) -> int:
     """End a tool if it still runs, and return its exit code, negative for a signal's number.
 
-    To be awaited in a `finally`: it holds up a cancellation for at most `END_SECONDS`.
+    To be awaited in a `finally`: it holds up a cancellation for at most twice `END_SECONDS`.
     """
     if process.returncode is None:
         _send(process.terminate)
     try:
-        async with asyncio.timeout(END_SECONDS):
-            await _drained(process)
-    except TimeoutError:
-        _send(process.kill)
-        await _drained(process)
+        if not await _is_drained(process):
+            _send(process.kill)
+            await _is_drained(process)
     except asyncio.CancelledError:
         _send(process.kill)
         raise
-    assert process.returncode is not None  # it was waited for
-    return process.returncode
+    return -signal.SIGKILL if process.returncode is None else process.returncode
 
 
-def _send(signal: Callable[[], None]) -> None:
+def _send(send: Callable[[], None]) -> None:
     """Send a signal; fine if the process has ended this moment."""
     with contextlib.suppress(ProcessLookupError):
-        signal()
+        send()
 
 
-async def _drained(process: Process) -> None:
+async def _is_drained(process: Process) -> bool:
     """Wait for the end of a process and of its pipes, whose transports stay open until read out."""
-    async with asyncio.TaskGroup() as tasks:
-        for stream in (process.stdout, process.stderr):
-            if stream is not None:
-                tasks.create_task(_discard(stream))
-        tasks.create_task(process.wait())
+    try:
+        async with asyncio.timeout(END_SECONDS), asyncio.TaskGroup() as tasks:
+            for stream in (process.stdout, process.stderr):
+                if stream is not None:
+                    tasks.create_task(_discard(stream))
+            tasks.create_task(process.wait())
+    except TimeoutError:
+        return False
+    return True
 
 
 async def _discard(stream: asyncio.StreamReader) -> None:
