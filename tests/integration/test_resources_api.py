@@ -79,7 +79,7 @@ class Lab:
             async with asyncio.timeout(DEADLINE):
                 while True:
                     found = await self._look(name or self.analog)
-                    if found is not None and is_so(found):
+                    if found is not None and "status" in found and is_so(found):
                         return found
                     await asyncio.sleep(0.02)
         except TimeoutError:
