@@ -41,7 +41,7 @@ from liken_audio.dra.slices import (
 )
 from liken_audio.graph.device_graph import DeviceGraph
 from liken_audio.graph.endpoints import endpoints
-from liken_audio.graph.model import DeviceName, Endpoint, GraphView, Source
+from liken_audio.graph.model import DeviceName, GraphView, Source
 from liken_audio.graph.presence import Presence
 
 HOLD_SECONDS = 6.0
@@ -83,7 +83,8 @@ class Publisher:
     """Keeps this node's slices equal to the graph.
 
     `own_slices` watches the slices of this driver and node. `sharing` says whether a device may
-    be allocated to several claims; call `wake` when its answers change.
+    be allocated to several claims, None when that isn't known yet: it stays as it is published.
+    Call `wake` when the answers change.
     """
 
     def __init__(
@@ -92,7 +93,7 @@ class Publisher:
         client: ResourceClient,
         own_slices: WriteThroughCache,
         node: str,
-        sharing: Callable[[DeviceName], bool],
+        sharing: Callable[[DeviceName], bool | None],
     ) -> None:
         self._graph = graph
         self._client = client
@@ -105,6 +106,7 @@ class Publisher:
         self._look = _Look()
         self._noticed = -1
         """The graph's revision as of the last wake-up; `_look` may be behind."""
+        self._is_early = False
         self._pace = SlicePace()
         self._memory = Memory()
         self._adopted_at = 0.0
@@ -168,10 +170,17 @@ class Publisher:
         if not view.cards and view.awaited & _CARD_SOURCES:
             return None
         if not self._own_slices.is_synced:
+            self._is_early = True
             return now + _POLL_SECONDS
-        return (
-            now if self._look.deadline is None else min(self._look.deadline, started + HOLD_SECONDS)
-        )
+        if self._is_early:
+            # The devices were computed before the slices were known, which modes depend on.
+            self._is_early, self._look.revision = False, -1
+            return now + _SHORTEST_SLEEP
+        if self._look.revision != view.revision:
+            return None
+        if self._look.deadline is None:
+            return now
+        return min(self._look.deadline, started + HOLD_SECONDS)
 
     def _due(self) -> float | None:
         """When to plan next."""
@@ -211,7 +220,7 @@ class Publisher:
                 device(
                     each,
                     settled.faults[each.name],
-                    is_shared=self._is_shared(each, is_held=each.name in held),
+                    is_shared=self._is_shared(each.name, is_held=each.name in held),
                 )
                 for each in found
             ]
@@ -221,17 +230,23 @@ class Publisher:
             self.problems = fitted.problems
             _log.warning("devices don't fit the API", problems=fitted.problems)
 
-    def _is_shared(self, endpoint: Endpoint, *, is_held: bool) -> bool:
+    def _is_shared(self, name: DeviceName, *, is_held: bool) -> bool:
         """A device in use keeps its mode: the scheduler counts with what it allocated from."""
-        if is_held:
-            for each in self._published or ():
-                if each.name == endpoint.name:
-                    return each.allow_multiple
-            for body in self._own_slices.objects().values():
-                for each_body in devices_of(body):
-                    if each_body["name"] == endpoint.name:
-                        return bool(each_body.get("allowMultipleAllocations"))
-        return self._sharing(endpoint.name)
+        if is_held and (current := self._current_mode(name)) is not None:
+            return current
+        wish = self._sharing(name)
+        return bool(self._current_mode(name)) if wish is None else wish
+
+    def _current_mode(self, name: DeviceName) -> bool | None:
+        """Whether the device is published as shared; None when it isn't published."""
+        for each in self._published or ():
+            if each.name == name:
+                return each.allow_multiple
+        for body in self._own_slices.objects().values():
+            for stored in devices_of(body):
+                if stored["name"] == name:
+                    return bool(stored.get("allowMultipleAllocations"))
+        return None
 
     async def _publish(self, now: float) -> None:
         """Plan and write once; what fails is tried again later."""

@@ -56,10 +56,7 @@ class World:
     def __post_init__(self) -> None:
         self.client.put(NODES, {"metadata": {"name": "kitchen", "uid": "node-uid"}})
         self.cache: FakeCache = self.client.cache(RESOURCE_SLICES)
-        self.publisher = self.new_publisher()
-
-    def new_publisher(self) -> Publisher:
-        return Publisher(
+        self.publisher = Publisher(
             self.graph, self.client, self.cache, "kitchen", lambda name: name in self.shared
         )
 
@@ -512,13 +509,40 @@ async def test_a_device_in_use_keeps_its_sharing_mode_over_a_restart() -> None:
         world.publisher.wake()
         await until(lambda: is_shared(world, ANALOG), 2.0)
     again = World(client=world.client)
+    again.cache.is_synced = False
+    stored = again.cache.objects()[SLICE]
+    again.cache.remove(SLICE)
     again.graph.replace(Source.CLAIMS, hold(ANALOG))
     again.plug_all()
     async with again.running():
+        await asyncio.sleep(1)
+        again.cache.put(stored)
+        again.cache.is_synced = True
         await until(lambda: again.publisher.is_published)
         await asyncio.sleep(10)
     assert is_shared(again, ANALOG)
     assert again.publisher.writes == 0
+
+
+async def test_a_sharing_mode_that_is_not_known_yet_stays_as_it_is_published() -> None:
+    """At a start the Sinks come after the slices."""
+    async with published() as world:
+        world.shared.add(ANALOG)
+        world.publisher.wake()
+        await until(lambda: is_shared(world, ANALOG), 2.0)
+    again = World(client=world.client)
+    again.plug_all()
+    known = False
+    publisher = Publisher(
+        again.graph, again.client, again.cache, "kitchen", lambda _: False if known else None
+    )
+    async with again.running(publisher):
+        await until(lambda: publisher.is_published)
+        assert is_shared(again, ANALOG)
+        assert publisher.writes == 0
+        known = True
+        publisher.wake()
+        await until(lambda: not is_shared(again, ANALOG), 2.0)
 
 
 async def test_the_slice_stays_when_the_agent_ends() -> None:
