@@ -1,8 +1,6 @@
 """A connection to PipeWire: the real one, and partners that misbehave."""
 
 import asyncio
-import os
-import socket
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -12,6 +10,7 @@ import pytest
 
 from liken_audio.sockets import connection
 from liken_audio.sockets.connection import PipeWireConnection, PipeWireError
+from liken_audio.sockets.protocol import SECURITY_CONTEXT, Global
 from tests.harness.sound_stack import SoundStack
 
 Converse = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
@@ -72,16 +71,12 @@ async def test_where_there_is_neither_the_path_is_named(workspace: Path) -> None
 
 
 async def test_a_refusal_is_an_error_with_pipewire_s_reason(sound_stack: SoundStack) -> None:
-    reading, writing = os.pipe()
     async with connected(sound_stack.remote) as made:
-        # Without set_up nothing is bound: PipeWire doesn't know the object that is asked.
-        with (
-            socket.socket(socket.AF_UNIX) as listening,
-            pytest.raises(OSError, match="PipeWire refuses: unknown resource"),
-        ):
-            await made.create_context(listening, reading, {})
-    for descriptor in (reading, writing):
-        os.close(descriptor)
+        await made.set_up()
+        # The registry was given up in set_up: PipeWire doesn't know it any more.
+        with pytest.raises(PipeWireError, match="PipeWire refuses: unknown resource 2"):
+            await made._request(made._encoder.bind(Global(9999, SECURITY_CONTEXT, 3)))
+        await made._request(b"")  # and the connection is still of use
 
 
 async def test_a_partner_that_never_answers_is_given_up(
