@@ -2,6 +2,7 @@
 
 import http.client
 import json
+import socket
 import ssl
 import threading
 import time
@@ -62,7 +63,8 @@ class Watch:
         self._connection = connection
         self._response = connection.getresponse()
         self._came = threading.Condition()
-        threading.Thread(target=self._read, daemon=True).start()
+        self._thread = threading.Thread(target=self._read, daemon=True)
+        self._thread.start()
 
     def wait(self, is_it: Callable[[Json], bool], since: int, timeout: float = 10) -> float:
         """Return when the first object after event number `since` came that `is_it` accepts."""
@@ -78,8 +80,10 @@ class Watch:
                 self._came.wait(left)
 
     def close(self) -> None:
-        """End the watch."""
-        self._connection.close()
+        """End the watch; closing while the thread reads would wait for the next event."""
+        if self._connection.sock is not None:
+            self._connection.sock.shutdown(socket.SHUT_RDWR)
+        self._thread.join(timeout=5)
 
     def _read(self) -> None:
         try:
