@@ -21,6 +21,10 @@ DEADLINE = 10.0
 """Seconds for the holder to answer."""
 
 
+class HolderAwayError(ConnectionError):
+    """No claim-sockets runs, and so no claim's socket is live."""
+
+
 class SocketClient:
     """Asks the holder behind the socket `control` for the claims in `claims_dir`."""
 
@@ -45,7 +49,7 @@ class SocketClient:
             return
         folder = self._folder(uid)
         (folder / CLAIM_FILE).unlink(missing_ok=True)
-        with contextlib.suppress(FileNotFoundError, ConnectionRefusedError):
+        with contextlib.suppress(HolderAwayError):
             await self._sync(uid)  # no holder, no live socket: PipeWire ended them all with it
         with contextlib.suppress(FileNotFoundError):
             shutil.rmtree(folder)
@@ -84,7 +88,13 @@ class SocketClient:
             # The holder may have been restarted since: then this connection has ended.
             with contextlib.suppress(ConnectionError):
                 return await self._converse(self._idle.pop(), line)
-        return await self._converse(await asyncio.open_unix_connection(self._control), line)
+        try:
+            connection = await asyncio.open_unix_connection(self._control)
+        except (FileNotFoundError, ConnectionRefusedError):
+            raise HolderAwayError(
+                f"claim-sockets isn't running: nobody answers on {self._control}"
+            ) from None
+        return await self._converse(connection, line)
 
     async def _converse(self, connection: "_Connection", line: bytes) -> Json:
         """Ask one question; keep the connection for the next if it was answered."""

@@ -15,7 +15,7 @@ import pytest
 
 from liken_audio.dra.claims import ClaimRecord
 from liken_audio.sockets import holder
-from liken_audio.sockets.client import SocketClient
+from liken_audio.sockets.client import HolderAwayError, SocketClient
 from liken_audio.sockets.holder import Holder
 from liken_audio.sockets.protocol import Decoder, Done, Encoder
 from tests.builders import claim_record, claim_ref, claimed_device
@@ -280,7 +280,7 @@ async def test_without_pipewire_open_waits_and_then_says_why(
 
 
 async def test_without_a_holder_open_fails_at_once(site: Site) -> None:
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(HolderAwayError, match="claim-sockets isn't running: nobody answers on"):
         await site.client.open(claim("a"))
 
 
