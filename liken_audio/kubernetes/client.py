@@ -259,7 +259,10 @@ class KubernetesClient:
                     data = await response.read()
                     asked = response.headers.get("Retry-After")
                     raise error_of(response.status, data, path=request.path, retry_after=asked)
-                yield response
+                try:
+                    yield response
+                finally:
+                    _cut(response)
 
     @contextmanager
     def _failing_as(self, action: str) -> Iterator[None]:
@@ -390,6 +393,15 @@ async def _lines(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
             raise ValueError(f"an event of more than {MAX_WATCH_LINE} bytes")
     if b"".join(parts).strip():
         raise ValueError("the watch ended inside an event")
+
+
+def _cut(response: aiohttp.ClientResponse) -> None:
+    """End a connection whose answer wasn't read to its end: a watch that nobody needs any more.
+
+    Closing it in good order would wait for the server's TLS goodbye, longer than our loop lives.
+    """
+    if response.connection is not None and response.connection.transport is not None:
+        response.connection.transport.abort()
 
 
 def _path(
