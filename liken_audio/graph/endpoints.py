@@ -8,6 +8,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 from liken_audio.graph import eld
 from liken_audio.graph.controls import controls_of
@@ -52,32 +53,40 @@ class _CardPart:
     fault: Fault | None
 
 
-class _SameCards:
-    """Cards as a key of a cache: the same objects, so that nothing need be compared or hashed."""
+class _Same:
+    """Records as a key of a cache: the same objects, so that nothing need be compared or hashed."""
 
-    __slots__ = ("_hash", "cards")
+    __slots__ = ("_hash", "records")
 
-    def __init__(self, cards: tuple[Card, ...]) -> None:
-        self.cards = cards
-        self._hash = hash(tuple(map(id, cards)))
+    def __init__(self, records: tuple[Any, ...]) -> None:
+        self.records = records
+        self._hash = hash(tuple(map(id, records)))
 
     def __hash__(self) -> int:
         return self._hash
 
     def __eq__(self, other: object) -> bool:
-        if not isinstance(other, _SameCards) or len(self.cards) != len(other.cards):
+        if not isinstance(other, _Same) or len(self.records) != len(other.records):
             return False
-        return all(mine is its for mine, its in zip(self.cards, other.cards, strict=True))
+        return all(mine is its for mine, its in zip(self.records, other.records, strict=True))
 
 
 def endpoints(view: GraphView, node_name: str) -> tuple[Endpoint, ...]:
-    """Return all endpoints of the node, ordered by name; each name once."""
+    """Return all endpoints of the node, ordered by name; each name once.
+
+    A view that differs in claims alone gives the same objects as before.
+    """
     # Only a name made of a serial can move to another card; others would only empty the cache.
     devices = (device for hold in view.holds for device in hold.devices)
     held = frozenset(device for device in devices if device.startswith("usb-"))
-    parts = _card_parts(_SameCards(view.cards), node_name, held)
-    is_graph_lost = Source.PIPEWIRE in view.lost
-    nodes = {} if is_graph_lost else _nodes_by_device(view.nodes, parts)
+    parts = _card_parts(_Same(view.cards), node_name, held)
+    return _joined(_Same(parts), _Same(view.nodes), is_graph_lost=Source.PIPEWIRE in view.lost)
+
+
+@lru_cache(maxsize=2)
+def _joined(same_parts: _Same, same_nodes: _Same, *, is_graph_lost: bool) -> tuple[Endpoint, ...]:
+    parts: tuple[_CardPart, ...] = same_parts.records
+    nodes = {} if is_graph_lost else _nodes_by_device(same_nodes.records, parts)
     missing = Fault.GRAPH_LOST if is_graph_lost else Fault.NO_NODE
     return tuple(_endpoint(part, nodes.get(part.name), missing) for part in parts)
 
@@ -124,9 +133,9 @@ def _preference(node: Node) -> tuple[bool, bool, int]:
 
 @lru_cache(maxsize=4)
 def _card_parts(
-    same_cards: _SameCards, node_name: str, held: frozenset[DeviceName]
+    same_cards: _Same, node_name: str, held: frozenset[DeviceName]
 ) -> tuple[_CardPart, ...]:
-    cards = same_cards.cards
+    cards: tuple[Card, ...] = same_cards.records
     by_pcm = {}
     for card in cards:
         connections = [_connection(card, pcm) for pcm in card.pcms]
