@@ -86,7 +86,8 @@ class Preparer:
         self._tasks: asyncio.TaskGroup | None = None
         self._changed = asyncio.Event()
         self._subscribers: list[Callable[[], None]] = []
-        self._endpoints: tuple[int, Mapping[DeviceName, Endpoint]] = (-1, {})
+        self._endpoints: Sequence[Endpoint] = ()
+        self._by_name: Mapping[DeviceName, Endpoint] = {}
         self._holds: dict[str, tuple[ClaimRecord, tuple[ClaimHold, ...]]] = {}
         self._repairs: dict[str, _Repair] = {}
         self.prepared = 0
@@ -428,10 +429,10 @@ class Preparer:
         self._graph.replace(Source.CLAIMS, ClaimsSnapshot(holds))
 
     def _current(self) -> Mapping[DeviceName, Endpoint]:
-        if self._endpoints[0] != self._graph.revision:
-            found = endpoints(self._graph.view(), self._place.node)
-            self._endpoints = (self._graph.revision, {each.name: each for each in found})
-        return self._endpoints[1]
+        found = endpoints(self._graph.view(), self._place.node)
+        if found is not self._endpoints:  # it gives the same object while nothing has changed
+            self._endpoints, self._by_name = found, {each.name: each for each in found}
+        return self._by_name
 
     def _graph_changed(self) -> None:
         changed, self._changed = self._changed, asyncio.Event()
