@@ -124,14 +124,14 @@ class Reconciler:
         """Writes that the API server took."""
         return self._writer.writes
 
-    def is_shared(self, name: DeviceName) -> bool:
-        """Whether the device's Sink or Source lets several claims have it at once."""
+    def is_shared(self, name: DeviceName) -> bool | None:
+        """Whether the device's Sink or Source lets several claims have it; None: not known yet."""
         for cache in self._caches.values():
             stored = cache.objects().get(name)
             if stored is not None:
                 spec, _ = v1alpha1.decode_spec(stored)
                 return spec.sharing is v1alpha1.Sharing.SHARED
-        return False
+        return False if all(cache.is_synced for cache in self._caches.values()) else None
 
     async def run(self) -> None:
         """Reconcile for ever."""

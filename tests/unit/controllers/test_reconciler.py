@@ -546,6 +546,14 @@ async def test_sharing_is_read_from_the_spec() -> None:
     assert not subject.reconciler.is_shared(DeviceName(ANALOG))
 
 
+async def test_sharing_of_an_object_that_may_only_not_be_known_yet_is_unknown() -> None:
+    subject = world()
+    subject.sinks.is_synced = False
+    assert subject.reconciler.is_shared(DeviceName(ANALOG)) is None
+    subject.sinks.is_synced = True
+    assert subject.reconciler.is_shared(DeviceName(ANALOG)) is False
+
+
 async def test_a_thousand_controls_make_an_object_of_bounded_size_and_quick() -> None:
     """U50: a card with 1,235 controls and three outputs."""
     controls = tuple(
