@@ -1,12 +1,19 @@
 """Spec in, status out."""
 
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
-from liken_audio.api import SINKS, SOURCES
-from liken_audio.graph.model import ClaimHold, DeviceName, Direction
-from liken_audio.resources.conditions import Reason
+from liken_audio.api import SINKS, SOURCES, Json
+from liken_audio.graph.endpoints import endpoints
+from liken_audio.graph.model import ClaimHold, ControlType, Decibel, DeviceName, Direction
+from liken_audio.resources.conditions import Reason, stamped
+from liken_audio.resources.reconcile import reconcile
+from liken_audio.resources.situation import Memory, Situation
 from liken_audio.resources.v1alpha1 import (
     Observed,
     Sharing,
@@ -19,7 +26,18 @@ from liken_audio.resources.v1alpha1 import (
     node_label,
     reported_volume,
 )
-from tests.builders import DISPLAYPORT_ELD, card, endpoint, hdmi_pcm, microphone_pcm, view
+from tests.builders import (
+    DISPLAYPORT_ELD,
+    card,
+    control,
+    endpoint,
+    hdmi_pcm,
+    microphone_pcm,
+    node,
+    view,
+)
+
+CRDS = Path(__file__).parents[3] / "manifests" / "crds"
 
 
 def decoded(**spec: Any) -> tuple[Spec, list[str]]:
@@ -129,8 +147,6 @@ def test_the_status_of_an_endpoint() -> None:
 
 
 def test_a_monitor_is_shown_with_the_identity_that_a_display_driver_gives() -> None:
-    from liken_audio.graph.endpoints import endpoints
-
     (one,) = endpoints(view(card(hdmi_pcm(eld=DISPLAYPORT_ELD))), "kitchen")
     status = encode_status(one, "kitchen", Observed(), [], [])
     assert status["monitor"] == {
@@ -192,3 +208,84 @@ def test_a_long_node_name_gets_a_label_of_its_own() -> None:
     assert len(node_label(long)) == 63
     assert node_label(long) != node_label(long + "b")
     assert DeviceName(node_label("k" * 63)) == "k" * 63
+
+
+def schema(plural: str) -> Json:
+    """The schema of a CRD's one version."""
+    body = yaml.safe_load((CRDS / f"{plural}.yaml").read_text())
+    (version,) = body["spec"]["versions"]
+    found: Json = version["schema"]["openAPIV3Schema"]
+    return found
+
+
+def undescribed(where: str, one: Json) -> list[str]:
+    """Paths of fields that have no description, or a poor one."""
+    found = []
+    for name, field in one.get("properties", {}).items():
+        path = f"{where}.{name}"
+        if path != ".metadata":
+            found += [] if len(field.get("description", "")) > 10 else [path]
+            found += undescribed(path, field)
+    inner = one.get("items") or one.get("additionalProperties")
+    return found + (undescribed(where + "[]", inner) if isinstance(inner, dict) else [])
+
+
+def undeclared(where: str, value: Any, one: Json) -> list[str]:
+    """Paths of a value that the schema doesn't declare: an API server would refuse them."""
+    if isinstance(value, dict):
+        others = one.get("additionalProperties")
+        found = []
+        for name, inner in value.items():
+            its = one.get("properties", {}).get(name, others)
+            path = f"{where}.{name}"
+            found += [path] if its is None else undeclared(path, inner, its)
+        return found
+    if isinstance(value, list):
+        return [path for inner in value for path in undeclared(where + "[]", inner, one["items"])]
+    return []
+
+
+@pytest.mark.parametrize("plural", ["sinks", "sources"])
+def test_every_field_is_explained(plural: str) -> None:
+    assert undescribed("", schema(plural)) == []
+
+
+def test_the_schema_and_the_decoder_know_the_same_fields() -> None:
+    sink, source = schema("sinks"), schema("sources")
+    _, rejected = decode_spec({"spec": dict.fromkeys(sink["properties"]["spec"]["properties"])})
+    assert rejected == ()
+    known = set(sink["properties"]["spec"]["properties"])
+    assert set(source["properties"]["spec"]["properties"]) == known - {"codec"}
+    _, (unknown,) = decode_spec({"spec": {"x": 1}})
+    assert all(name in unknown.message for name in known)
+
+
+def test_all_of_a_status_is_declared_in_the_schema() -> None:
+    """What isn't would make the API server refuse the whole status."""
+    level = control(
+        "Level",
+        type=ControlType.INTEGER,
+        step=2,
+        min_decibels=Decibel(-6.0),
+        max_decibels=Decibel(0.0),
+        is_locked=True,
+        is_inactive=True,
+        is_volatile=True,
+        is_writable=False,
+    )
+    choice = control("Choice", type=ControlType.ENUMERATED, items=("a", "b"))
+    one = replace(
+        endpoints(view(card(hdmi_pcm(eld=DISPLAYPORT_ELD))), "kitchen")[0],
+        node=node("a"),
+        controls=(level, choice, control("Switch")),
+    )
+    situation = Situation(endpoint=one, fault=None, spec=Spec(volume=5))
+    outcome = reconcile(situation, Memory(), 0.0)
+    conditions = stamped(outcome.conditions, [], 1, datetime(2026, 11, 30, tzinfo=UTC))
+    observed = replace(outcome.observed, omitted_controls=7)
+    holds = [hold("tv", pods=("a",)), hold("radio")]
+    status = encode_status(one, "kitchen", observed, holds, conditions)
+    assert {"monitor", "capabilities", "claims", "omittedControls", "format"} <= set(status)
+    assert undeclared("status", status, schema("sinks")["properties"]["status"]) == []
+    status.pop("monitor")
+    assert undeclared("status", status, schema("sources")["properties"]["status"]) == []
