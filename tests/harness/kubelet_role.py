@@ -9,7 +9,7 @@ unprepares at the end. Deadlines and checks are those of kubelet 1.36.
 import asyncio
 import json
 import stat
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -17,6 +17,7 @@ from typing import Any, Self
 
 from grpclib.client import Channel
 
+from liken_audio.kubelet.generated import v1 as health_v1
 from liken_audio.kubelet.generated.k8s.io.kubelet.pkg.apis.dra import v1, v1beta1
 from liken_audio.kubelet.generated.pluginregistration import (
     InfoRequest,
@@ -55,6 +56,18 @@ class Prepared:
     pool: str
     device: str
     cdi_ids: tuple[str, ...]
+    share_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """What the driver says of one device."""
+
+    pool: str
+    status: str
+    """`UNKNOWN`, `HEALTHY` or `UNHEALTHY`."""
+    message: str
+    timeout_seconds: int
 
 
 class PrepareError(HarnessError):
@@ -67,6 +80,8 @@ class KubeletRole:
     def __init__(
         self, cluster: Cluster, node: str, *, registry: Path, cdi: Sequence[Path], work: Path
     ) -> None:
+        self.versions: Sequence[str] = tuple(_VERSIONS)
+        """Versions of the plug-in API that this kubelet knows."""
         self._cluster = cluster
         self._node = node
         self._registry = registry
@@ -115,16 +130,27 @@ class KubeletRole:
 
     async def prepare(self, claims: Sequence[Claim]) -> Sequence[Prepared]:
         """NodePrepareResources for these claims; `PrepareError` for what fails a pod's start."""
-        request = self._api.NodePrepareResourcesRequest(claims=self._message(claims))
-        answer = await self._stub().node_prepare_resources(request, timeout=CALL_SECONDS)
-        _check_entries(claims, answer.claims)
-        found = []
+        answers = await self.ask_prepare(claims)
+        found: list[Prepared] = []
         for claim in claims:
-            entry = answer.claims[claim.uid]
-            if entry.error:
-                raise PrepareError(f"claim {claim.namespace}/{claim.name}: {entry.error}")
-            found += [_prepared(claim, device) for device in entry.devices]
+            answer = answers[claim.uid]
+            if isinstance(answer, str):
+                raise PrepareError(f"claim {claim.namespace}/{claim.name}: {answer}")
+            found += answer
         return found
+
+    async def ask_prepare(
+        self, claims: Sequence[Claim], timeout: float = CALL_SECONDS
+    ) -> Mapping[str, Sequence[Prepared] | str]:
+        """NodePrepareResources; the devices or the error of each claim, by UID."""
+        request = self._api.NodePrepareResourcesRequest(claims=self._message(claims))
+        answer = await self._stub().node_prepare_resources(request, timeout=timeout)
+        _check_entries(claims, answer.claims)
+        return {
+            claim.uid: answer.claims[claim.uid].error
+            or [_prepared(claim, device) for device in answer.claims[claim.uid].devices]
+            for claim in claims
+        }
 
     async def unprepare(self, claims: Sequence[Claim]) -> None:
         """NodeUnprepareResources for these claims."""
@@ -134,6 +160,20 @@ class KubeletRole:
         for claim in claims:
             if answer.claims[claim.uid].error:
                 raise PrepareError(f"claim {claim.name}: {answer.claims[claim.uid].error}")
+
+    async def watch_health(self, timeout: float = 60) -> AsyncIterator[Mapping[str, Health]]:
+        """NodeWatchResources: each report, by device; ends with an error after `timeout` s."""
+        if self._channel is None:
+            raise HarnessError("no driver is registered")
+        stub = health_v1.DraResourceHealthStub(self._channel)
+        request = health_v1.NodeWatchResourcesRequest()
+        async for report in stub.node_watch_resources(request, timeout=timeout):
+            yield {each.device.device_name: _health(each) for each in report.devices}
+
+    def wipe_slices(self) -> None:
+        """Delete all slices of the node, as a kubelet does when it starts."""
+        selector = f"fieldSelector=spec.nodeName%3D{self._node}"
+        self._as_node("delete", f"--raw=/apis/resource.k8s.io/v1/resourceslices?{selector}")
 
     def start_container(
         self, namespace: str, pod_name: str, prepared: Sequence[Prepared], container: int = 0
@@ -225,7 +265,7 @@ class KubeletRole:
 
     def _connect(self, info: PluginInfo, path: Path) -> str:
         """Connect to the driver's socket; returns why a kubelet would refuse it, or nothing."""
-        known = [each for each in info.supported_versions if each in _VERSIONS]
+        known = [each for each in info.supported_versions if each in self.versions]
         if info.type != "DRAPlugin":
             return f"unknown plug-in type {info.type}"
         if not known:
@@ -285,6 +325,16 @@ def _prepared(claim: Claim, device: Any) -> Prepared:
         pool=device.pool_name,
         device=device.device_name,
         cdi_ids=tuple(device.cdi_device_ids),
+        share_id=getattr(device, "share_id", None),
+    )
+
+
+def _health(device: health_v1.DeviceHealth) -> Health:
+    return Health(
+        pool=device.device.pool_name,
+        status=health_v1.HealthStatus(device.health).name or "",
+        message=device.message,
+        timeout_seconds=device.health_check_timeout_seconds,
     )
 
 

@@ -8,19 +8,22 @@ import os
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from tests.harness.cluster import Cluster
+from tests.harness.cluster import Cluster, Json
 from tests.harness.control_plane import free_ports
 from tests.harness.kubelet_role import KubeletRole
 from tests.harness.processes import HarnessError, Program, Programs, wait_until
 from tests.harness.sound_stack import SoundStack
 
+DRIVER = "audio.liken.sh"
 READY_SECONDS = 30
 TREE = Path(__file__).parents[2]
+# In a mount namespace of the agent's own, which ends with it.
+_OTHER_BOOT = 'mount --bind "$0" /proc/sys/kernel/random/boot_id && exec "$@"'
 
 
 class Node:
@@ -31,14 +34,18 @@ class Node:
     ) -> None:
         self.name = name
         self.cluster = cluster
+        self.stack = stack
+        self.virtual = virtual
+        self.flags: dict[str, str] = {}
+        """What agents started from now on are told besides, or instead."""
+        self.boot_id = ""
+        """The boot that they see, if it isn't the machine's own."""
         self.registry = folder / "registry"
         self.plugin = folder / "plugin"
         self.cdi = folder / "cdi"
         self.claims = folder / "claims"
         self.http_port = free_ports(1)[0]
         self._folder = folder
-        self._stack = stack
-        self._virtual = virtual
         self._programs = Programs(folder)
         self._agent: Program | None = None
         self._claim_sockets: Program | None = None
@@ -78,12 +85,48 @@ class Node:
 
     def start_agent(self) -> None:
         """Start the agent and wait until it is alive; for after `agent.kill()`."""
-        self._agent = self._run("agent", self._agent_flags())
-        wait_until(lambda: self.answers("/healthz"), "the agent", READY_SECONDS, [self._agent])
+        self.launch_agent()
+        wait_until(lambda: self.answers("/healthz"), "the agent", READY_SECONDS, [self.agent])
+
+    def launch_agent(self) -> Program:
+        """Start the agent and don't wait."""
+        self._agent = self._run("agent", self._agent_flags(), boot_id=self.boot_id)
+        return self._agent
+
+    def rival(self) -> "Node":
+        """This node for a second agent, as in a rolling update; `start_agent` starts it, `end` ends it."""
+        return Node(
+            self._folder, self.name, cluster=self.cluster, stack=self.stack, virtual=self.virtual
+        )
 
     def wait_ready(self, timeout: float = READY_SECONDS) -> None:
-        """Wait until the agent has all its partners."""
+        """Wait until the agent has all its partners, the kubelet's registration included."""
         wait_until(lambda: self.answers("/readyz"), "the agent's readiness", timeout, [self.agent])
+
+    def wait_published(self, devices: int, playable: int) -> Sequence[Json]:
+        """Wait until so many devices are published, and so many of them without a taint.
+
+        The agent publishes as soon as it knows the cards; taints go when PipeWire has the nodes.
+        """
+        found: list[Json] = []
+
+        def is_complete() -> bool:
+            found[:] = self.devices()
+            free = [each for each in found if not each.get("taints")]
+            return (len(found), len(free)) == (devices, playable)
+
+        wait_until(is_complete, f"{devices} devices published", READY_SECONDS, [self.agent])
+        return found
+
+    def devices(self) -> Sequence[Json]:
+        """The devices in the node's ResourceSlices."""
+        return [device for each in self.slices() for device in each["spec"].get("devices", ())]
+
+    def slices(self) -> Sequence[Json]:
+        """The node's ResourceSlices of our driver, by name."""
+        fields = f"spec.nodeName={self.name},spec.driver={DRIVER}"
+        found = self.cluster.items("resourceslices", f"--field-selector={fields}")
+        return sorted(found, key=lambda each: str(each["metadata"]["name"]))
 
     def answers(self, path: str) -> bool:
         """Whether the agent's HTTP port answers 200 there."""
@@ -125,7 +168,7 @@ class Node:
     ) -> None:
         self.end()
 
-    def _run(self, command: str, flags: Mapping[str, str]) -> Program:
+    def _run(self, command: str, flags: Mapping[str, str], *, boot_id: str = "") -> Program:
         arguments = [f"--{flag}={value}" for flag, value in flags.items()]
         environment = {
             "PATH": os.environ["PATH"],
@@ -135,12 +178,16 @@ class Node:
             "PYTHONDONTWRITEBYTECODE": "1",
         }
         line = [sys.executable, "-m", "liken_audio", command, *arguments]
+        if boot_id:
+            file = self._folder / "boot_id"
+            file.write_text(f"{boot_id}\n")
+            line = ["unshare", "--mount", "--", "sh", "-c", _OTHER_BOOT, str(file), *line]
         return self._programs.start(command, line, environment)
 
     def _sockets_flags(self) -> Mapping[str, str]:
         return {
             "claims-dir": str(self.claims),
-            "pipewire-remote": str(self._stack.remote),
+            "pipewire-remote": str(self.stack.remote),
             "control": str(self._folder / "control" / "sockets"),
         }
 
@@ -149,10 +196,11 @@ class Node:
             **self._sockets_flags(),
             "node": self.name,
             "kubeconfig": str(self.cluster.kubeconfig),
-            "virtual": str(self._virtual),
+            "virtual": str(self.virtual),
             "registry-dir": str(self.registry),
             "plugin-dir": str(self.plugin),
             "cdi-dir": str(self.cdi),
             "http-host": "127.0.0.1",
             "http-port": str(self.http_port),
+            **self.flags,
         }
