@@ -50,6 +50,7 @@ _FIRST_RETRY = 1.0
 _LONGEST_RETRY = 60.0
 
 _T = TypeVar("_T")
+_Held = tuple[ClaimRecord, tuple[ClaimHold, ...]]
 
 _log = structlog.get_logger(__name__)
 
@@ -88,7 +89,8 @@ class Preparer:
         self._subscribers: list[Callable[[], None]] = []
         self._endpoints: Sequence[Endpoint] = ()
         self._by_name: Mapping[DeviceName, Endpoint] = {}
-        self._holds: dict[str, tuple[ClaimRecord, tuple[ClaimHold, ...]]] = {}
+        self._holds: dict[str, _Held] = {}
+        self._shown = 0
         self._repairs: dict[str, _Repair] = {}
         self.prepared = 0
         """Claims that became prepared here."""
@@ -280,25 +282,27 @@ class Preparer:
     async def _write(self, record: ClaimRecord, *, is_changed: bool) -> None:
         """Write the CDI file, then the checkpoint that says so."""
 
-        def write() -> Sequence[ClaimRecord]:
+        def write() -> None:
             spec = cdi.spec(record, self._place.claims_dir)
             if spec is not None:
                 self._store.write_cdi(record.ref.uid, spec)
             if is_changed:
                 self._store.save(record)
-            return self._store.records()
 
-        self._show(await _in_thread(write))
+        await _in_thread(write)
+        self._holds[record.ref.uid] = (record, claims.holds(record))
+        self._show()
 
     async def _forget(self, uid: str) -> None:
         """Remove the CDI file, then the checkpoint: what is half done stays known."""
 
-        def forget() -> Sequence[ClaimRecord]:
+        def forget() -> None:
             self._store.remove_cdi(uid)
             self._store.remove(uid)
-            return self._store.records()
 
-        self._show(await _in_thread(forget))
+        await _in_thread(forget)
+        if self._holds.pop(uid, None):
+            self._show()
 
     async def _undo(self, uid: str) -> None:
         """Take back what was done of a claim; what can't be is left as started, for later."""
@@ -346,8 +350,7 @@ class Preparer:
 
     async def _follow(self) -> None:
         """Bring live claims' files in line with the facts of now."""
-        records = await _in_thread(self._store.records)
-        self._show(records)
+        records = await self._read()
         now = asyncio.get_running_loop().time()
         completed = [r for r in records if r.state is ClaimState.COMPLETED]
         self._repairs = {
@@ -417,7 +420,12 @@ class Preparer:
         is_same = (claim.get("metadata") or {}).get("uid") == ref.uid
         return is_same and bool((claim.get("status") or {}).get("allocation"))
 
-    def _show(self, records: Sequence[ClaimRecord]) -> None:
+    async def _read(self) -> Sequence[ClaimRecord]:
+        """Read all records, another agent's too, and show what they hold."""
+        shown = self._shown
+        records = await _in_thread(self._store.records)
+        if shown != self._shown:  # what was read may be older than what is shown: next time
+            return records
         # The store gives the same object for a file that is the same: only what is new is made.
         self._holds = {
             record.ref.uid: known
@@ -425,7 +433,13 @@ class Preparer:
             else (record, claims.holds(record))
             for record in records
         }
-        holds = tuple(hold for _, found in self._holds.values() for hold in found)
+        self._show()
+        return records
+
+    def _show(self) -> None:
+        self._shown += 1
+        ordered = sorted(self._holds.values(), key=_by_name_of_claim)
+        holds = tuple(hold for _, found in ordered for hold in found)
         self._graph.replace(Source.CLAIMS, ClaimsSnapshot(holds))
 
     def _current(self) -> Mapping[DeviceName, Endpoint]:
@@ -452,6 +466,11 @@ class _Repair:
         """Return the next attempt after a failed one."""
         delay = min(max(_FIRST_RETRY, 2 * self.delay), _LONGEST_RETRY)
         return _Repair(now + delay, delay)
+
+
+def _by_name_of_claim(held: _Held) -> tuple[str, str, str]:
+    ref = held[0].ref
+    return ref.namespace, ref.name, ref.uid
 
 
 async def _in_thread(call: Callable[..., _T], *arguments: Any) -> _T:

@@ -46,6 +46,8 @@ class _Context:
     """Our end of the pipe: closing it disconnects the clients."""
     inode: int
     """Of the socket's file."""
+    claim_file: tuple[int, int]
+    """Inode and time of the claim file that it was made for."""
     properties: Mapping[str, str]
 
 
@@ -132,6 +134,8 @@ class Holder:
     async def _sync_all(self) -> None:
         folders = {path.name for path in self._claims_dir.iterdir() if is_claim_uid(path.name)}
         for uid in sorted(folders | self._contexts.keys()):
+            if self._is_untouched(uid):
+                continue
             try:
                 await self.sync(uid)
             except (OSError, TimeoutError) as error:
@@ -156,6 +160,16 @@ class Holder:
         except (ValueError, TypeError, KeyError) as error:
             raise OSError(f"{CLAIM_FILE} of claim {uid} can't be read: {error!r}") from error
 
+    def _is_untouched(self, uid: str) -> bool:
+        """Whether nothing has happened to a claim with a socket: two looks, and no file read."""
+        context = self._contexts.get(uid)
+        folder = self._claims_dir / uid
+        return (
+            context is not None
+            and _inode(folder / SOCKET) == context.inode
+            and _identity(folder / CLAIM_FILE) == context.claim_file
+        )
+
     def _is_live(self, uid: str, properties: Mapping[str, str]) -> bool:
         context = self._contexts.get(uid)
         if context is None or context.properties != properties:
@@ -177,6 +191,7 @@ class Holder:
         if connection is None:
             raise ConnectionError(f"PipeWire isn't there: no connection to {self._remote}")
         folder = self._claims_dir / uid
+        claim_file = _identity(folder / CLAIM_FILE)
         listening, inode = _listen(folder, f".{SOCKET}")
         ours, theirs = -1, -1
         try:
@@ -194,7 +209,7 @@ class Holder:
             if theirs >= 0:
                 os.close(theirs)
         self._drop(uid)
-        self._contexts[uid] = _Context(ours, inode, dict(properties))
+        self._contexts[uid] = _Context(ours, inode, claim_file, dict(properties))
         self.created += 1
         _log.info("claim's socket serves", uid=uid, claim=properties["pipewire.sec.app-id"])
 
@@ -314,6 +329,15 @@ def _is_listened(folder: Path, name: str) -> bool:
             return probe.connect_ex(f"/proc/self/fd/{descriptor}/{name}") == 0
     finally:
         os.close(descriptor)
+
+
+def _identity(path: Path) -> tuple[int, int]:
+    """Inode and time of a file; zeros when it is gone."""
+    try:
+        status = path.stat()
+    except OSError:
+        return 0, 0
+    return status.st_ino, status.st_mtime_ns
 
 
 def _inode(path: Path) -> int | None:
