@@ -2,7 +2,7 @@
 
 One pw-dump runs at a time. Its end, whatever its exit code (0 when PipeWire dies), means that the
 graph is lost; it is started again after a while that doubles from 0.1 s to 5 s. A pw-dump that
-doesn't bring its first array within 10 s is ended and counts as lost too.
+doesn't bring its first array within 5 s is ended and counts as lost too.
 
 In a storm the state is put into the graph 50 times a second at most; a lone change waits for
 nothing. What can't be understood (never seen from a real pw-dump) is answered by a fresh start,
@@ -24,7 +24,7 @@ from liken_audio.pipewire.dump import DumpParser
 log = structlog.get_logger()
 
 COMMAND = ("pw-dump", "--monitor", "--no-colors")
-FIRST_ARRAY_SECONDS = 10.0
+FIRST_ARRAY_SECONDS = 5.0
 FIRST_DELAY = 0.1
 MAX_DELAY = 5.0
 STABLE_SECONDS = 10.0
@@ -116,9 +116,11 @@ class PipeWireWatcher:
                         return End.UNREADABLE if deadline.when() else End.GARBLED
                     if snapshot is not None:
                         deadline.reschedule(None)
+                        revision = self._graph.revision
                         self._put(snapshot)
-                        # What comes meanwhile is read in one piece; other tasks have their turn.
-                        await asyncio.sleep(STORM_INTERVAL)
+                        if self._graph.revision != revision:
+                            # What comes meanwhile is read in one piece.
+                            await asyncio.sleep(STORM_INTERVAL)
         except TimeoutError:
             return End.SILENT
         return End.CLOSED

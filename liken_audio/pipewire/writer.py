@@ -28,7 +28,7 @@ MAX_COMMAND_BYTES = 4000
 
 _ERROR = re.compile(r'^Error: "?(?P<said>.*?)"?$|\berror id:\d+.*?: (?P<told>.*)$', re.MULTILINE)
 _UNKNOWN = re.compile(r"\bunknown global\b")
-_SERIAL = re.compile(r'^\W*object\.serial = "(\d+)"$', re.MULTILINE)
+_LISTED = re.compile(r"^\s*id (?P<id>\d+), type PipeWire:Interface:Node/", re.MULTILINE)
 
 
 class PipeWireWriter:
@@ -97,16 +97,20 @@ class PipeWireWriter:
             raise
 
     async def _is_there(self, node: Node) -> bool:
-        """Whether the id still belongs to the node that is meant."""
-        try:
-            printed = await self._run("info", str(node.id))
-        except FileNotFoundError:
-            return False
-        found = _SERIAL.search(printed)
-        return found is not None and int(found[1]) == node.serial
+        """Whether the id still belongs to the node that is meant.
+
+        That it doesn't must be seen twice: once, on a busy machine, a node that was there wasn't
+        listed.
+        """
+        for _ in range(2):
+            # Lists what has the serial; ids are on one line with the type, properties follow.
+            printed = await self._run("list-objects", str(node.serial))
+            if any(int(found["id"]) == node.id for found in _LISTED.finditer(printed)):
+                return True
+        return False
 
     async def _run(self, *arguments: str) -> str:
-        """Run pw-cli and return what it printed; `FileNotFoundError` for an id that is unknown."""
+        """Run pw-cli and return what it printed; ENOENT for an id that is unknown."""
         if sum(len(each.encode()) + 1 for each in arguments) > MAX_COMMAND_BYTES:
             raise OSError(errno.E2BIG, f"longer than {MAX_COMMAND_BYTES} bytes", arguments[0])
         process = await tool.start(self._remote, ["pw-cli", *arguments])
