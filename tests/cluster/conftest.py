@@ -1,17 +1,42 @@
-"""The whole agent on a node of its own in the shared control plane."""
+"""The whole agent on a node of its own in the shared control plane, and what to know of a failure."""
 
 import shutil
-import uuid
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.harness.cluster import Cluster
-from tests.harness.node import TREE, Node
+from tests.harness.kubelet_role import KubeletRole
+from tests.harness.node import DRIVER, TREE, Node, fresh_node
+from tests.harness.processes import HarnessError
 from tests.harness.sound_stack import SoundStack
+from tests.harness.workloads import Namespace
 
 VIRTUAL_CARDS = TREE / "manifests" / "examples" / "virtual-cards.yaml"
+DEVICES, PLAYABLE = 4, 3
+"""Of the example's cards."""
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
+    """Add what the cluster and the agents say to the report of a failed test."""
+    report = yield
+    if report.failed:
+        nodes = [each for each in getattr(item, "funcargs", {}).values() if isinstance(each, Node)]
+        for node in nodes:
+            report.sections += [(title, text) for title, text in _state(node)]
+    return report
+
+
+def _state(node: Node) -> Iterator[tuple[str, str]]:
+    for kinds in ("resourceslices", "resourceclaims", "pods", "sinks,sources"):
+        try:
+            yield kinds, node.cluster.kubectl("get", kinds, "--all-namespaces", "-o", "yaml")
+        except HarnessError as error:
+            yield kinds, str(error)
+    for program in node.programs():
+        yield program.name, program.log.read_text(errors="replace")
 
 
 @pytest.fixture
@@ -24,14 +49,22 @@ def virtual_cards(workspace: Path) -> Path:
 def node(
     cluster: Cluster, sound_stack: SoundStack, workspace: Path, virtual_cards: Path
 ) -> Iterator[Node]:
-    """A ready agent on a Node that no other test has; all of the Node's objects go at the end."""
-    name = f"node-{uuid.uuid4().hex[:8]}"
-    cluster.make_node(name)
-    made = Node(workspace / "node", name, cluster=cluster, stack=sound_stack, virtual=virtual_cards)
-    try:
-        with made:
-            made.wait_ready()
-            yield made
-    finally:
-        cluster.kubectl("delete", "sinks,sources", f"-l=audio.liken.sh/node={name}")
-        cluster.kubectl("delete", "node", name)
+    """A node of the test's own, with the example's devices published; no kubelet knows it yet."""
+    with fresh_node(cluster, sound_stack, workspace / "node", virtual_cards) as made:
+        made.wait_published(DEVICES, PLAYABLE)
+        yield made
+
+
+@pytest.fixture
+async def kubelet(node: Node) -> AsyncIterator[KubeletRole]:
+    """A kubelet's role with which the agent is registered."""
+    async with node.kubelet() as role:
+        await role.register(DRIVER)
+        yield role
+
+
+@pytest.fixture
+def namespace(node: Node) -> Iterator[Namespace]:
+    """A namespace for claims on the node."""
+    with Namespace(node.cluster, node.name) as made:
+        yield made

@@ -16,18 +16,17 @@ from tests.demo.screen import Screen
 from tests.harness.cluster import Cluster, Json
 from tests.harness.control_plane import ControlPlane
 from tests.harness.kubelet_role import Claim, KubeletRole
-from tests.harness.node import TREE, Node
+from tests.harness.node import DRIVER, TREE, Node
 from tests.harness.processes import HarnessError, Program, Programs, Workspace, wait_until
 from tests.harness.sound_stack import SoundStack
 from tests.harness.tone import Recorder, Sound
 
 NODE = "kitchen"
-DRIVER = "audio.liken.sh"
 DEMO_TAINT = f"{DRIVER}/demo"
 APP = "monitor-speakers"
 SINK = f"{NODE}-pci-0000-00-1f-3-hdmi-0"
 ANALOG = f"{NODE}-pci-0000-00-1f-3-alc257-analog"
-DEVICES = 4
+DEVICES, PLAYABLE = 4, 3
 TONE_HZ = 440
 TONE_SECONDS = 2.0
 VOLUME = 50
@@ -105,7 +104,7 @@ class Demo:
         )
         with screen.doing("liken-audio agent") as line:
             self._ends.enter_context(self.node)
-            devices = self._wait_devices()
+            devices = self.node.wait_published(DEVICES, PLAYABLE)
             tainted = [each["name"] for each in devices if each.get("taints")]
             line.text = (
                 f"liken-audio agent publishes {len(devices)} devices, {len(tainted)} tainted"
@@ -251,23 +250,6 @@ class Demo:
     def _version(self) -> str:
         version: Mapping[str, Any] = json.loads(self.cluster.kubectl("version", "-o", "json"))
         return str(version["serverVersion"]["gitVersion"]).removeprefix("v")
-
-    def _wait_devices(self) -> Sequence[Json]:
-        found = self.cluster.wait_for("the ResourceSlice of the node", self._published)
-        return list(found["devices"])
-
-    def _published(self) -> Json | None:
-        slices = self.cluster.items("resourceslices")
-        devices = [
-            device
-            for each in slices
-            if each["spec"]["driver"] == DRIVER and each["spec"].get("nodeName") == NODE
-            for device in each["spec"].get("devices", ())
-        ]
-        playable = [each for each in devices if not each.get("taints")]
-        # The agent publishes once it knows the cards; the taints go when PipeWire has the nodes.
-        is_complete = len(devices) == DEVICES and len(playable) == DEVICES - 1
-        return {"devices": devices} if is_complete else None
 
     def _apply(self, flag: str, path: Path) -> None:
         target = (flag, str(TREE / path), *self._in_namespace())

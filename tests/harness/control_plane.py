@@ -39,6 +39,8 @@ class ControlPlane:
     """The four programs, their ports, and a kubeconfig of an administrator."""
 
     def __init__(self, folder: Path, *, controllers: str = _CONTROLLERS) -> None:
+        self.feature_gates = ""
+        """Of the API server, from its next start on: `Gate=false,…`."""
         self.folder = folder
         self.kubeconfig = folder / "kubeconfig"
         self.cluster = Cluster(self.kubeconfig, cache=folder / "kubectl")
@@ -74,6 +76,12 @@ class ControlPlane:
         """End all four; fine if they never started."""
         self._programs.end()
         self._running.clear()
+
+    def restart_apiserver(self) -> None:
+        """End the API server and start it anew, on the same address and storage."""
+        self._running["apiserver"].end()
+        self._start("apiserver", "kube-apiserver", self._apiserver_flags())
+        self._wait("the API server", self._is_ready)
 
     def programs(self) -> Mapping[str, Program]:
         """The running programs: etcd, apiserver, scheduler, controllers."""
@@ -150,6 +158,7 @@ class ControlPlane:
             "service-account-signing-key-file": str(self._key),
             "service-account-issuer": "https://kubernetes.default.svc",
             "allow-privileged": "true",
+            **({"feature-gates": self.feature_gates} if self.feature_gates else {}),
         }
 
     def _scheduler_flags(self) -> Mapping[str, str]:

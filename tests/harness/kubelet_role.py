@@ -92,12 +92,17 @@ class KubeletRole:
         self.plugin: PluginInfo | None = None
         """What the driver said of itself."""
 
-    async def register(self, driver: str, timeout: float = 30) -> PluginInfo:
-        """Wait for the driver's registration socket and do a kubelet's registration."""
+    async def register(
+        self, driver: str, timeout: float = 30, *, pattern: str = "[!.]*"
+    ) -> PluginInfo:
+        """Wait for the driver's registration socket and do a kubelet's registration.
+
+        `pattern` picks one of several instances by the name of its socket.
+        """
         deadline = asyncio.get_running_loop().time() + timeout
         refusal: Exception | None = None
         while asyncio.get_running_loop().time() < deadline:
-            for path in self._sockets():
+            for path in self._sockets(pattern):
                 try:
                     found = await self._try(path, driver)
                 except (OSError, TimeoutError) as error:
@@ -239,9 +244,9 @@ class KubeletRole:
     ) -> None:
         self.close()
 
-    def _sockets(self) -> Sequence[Path]:
+    def _sockets(self, pattern: str) -> Sequence[Path]:
         # As a kubelet's watcher: hidden files and what is no socket don't count.
-        entries = sorted(self._registry.glob("[!.]*"))
+        entries = sorted(self._registry.glob(pattern))
         return [each for each in entries if stat.S_ISSOCK(each.stat().st_mode)]
 
     async def _try(self, path: Path, driver: str) -> PluginInfo | None:

@@ -4,11 +4,14 @@ The kubelet's folders lie under the given one, so that several nodes fit on one 
 must be short, since a Unix socket's path has at most 107 bytes.
 """
 
+import contextlib
+import json
 import os
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import Mapping, Sequence
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -56,6 +59,10 @@ class Node:
         if self._agent is None:
             raise HarnessError("the agent isn't started")
         return self._agent
+
+    def programs(self) -> Sequence[Program]:
+        """The newest of both, as far as started."""
+        return [each for each in (self._agent, self._claim_sockets) if each is not None]
 
     @property
     def claim_sockets(self) -> Program:
@@ -145,6 +152,24 @@ class Node:
         pairs = [line.rsplit(" ", 1) for line in lines if line and not line.startswith("#")]
         return {name: float(value) for name, value in pairs}
 
+    def cdi_files(self) -> Sequence[str]:
+        """Names of all files in the CDI folder."""
+        return sorted(each.name for each in self.cdi.iterdir())
+
+    def claim_uids(self) -> set[str]:
+        """UIDs of which a folder is there, or a checkpoint."""
+        folders = {each.name for each in self.claims.iterdir() if each.is_dir()}
+        checkpoints = {each.name.split(".")[0] for each in (self.plugin / "claims").iterdir()}
+        return folders | checkpoints
+
+    def checkpoint(self, uid: str) -> Json:
+        """The agent's record of a claim; empty when there is none."""
+        try:
+            found: Json = json.loads((self.plugin / "claims" / f"{uid}.json").read_text())
+        except FileNotFoundError:
+            return {}
+        return found
+
     def kubelet(self) -> KubeletRole:
         """A kubelet's role for this node; the caller ends it."""
         work = self._folder / "kubelet"
@@ -204,3 +229,16 @@ class Node:
             "http-port": str(self.http_port),
             **self.flags,
         }
+
+
+@contextlib.contextmanager
+def fresh_node(cluster: Cluster, stack: SoundStack, folder: Path, virtual: Path) -> Iterator[Node]:
+    """An agent, not registered yet, on a Node of a new name; all of it goes at the end."""
+    name = f"node-{uuid.uuid4().hex[:8]}"
+    cluster.make_node(name)
+    try:
+        with Node(folder, name, cluster=cluster, stack=stack, virtual=virtual) as made:
+            yield made
+    finally:
+        cluster.kubectl("delete", "node", name)
+        cluster.kubectl("delete", "sinks,sources", f"-l={DRIVER}/node={name}", "--wait=false")

@@ -5,6 +5,7 @@ asks the kernel to be killed when our process dies, so that even a SIGKILL leave
 program prints goes to a log file, whose end is part of every error about it.
 """
 
+import contextlib
 import fcntl
 import os
 import shutil
@@ -12,7 +13,7 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -80,6 +81,15 @@ class Program:
             raise HarnessError(
                 f"{self.name} still runs after {timeout:.0f} s\n{self.log_end()}"
             ) from None
+
+    @contextlib.contextmanager
+    def frozen(self) -> Iterator[None]:
+        """Let it hang, as on a machine that swaps: it lives, keeps its sockets and does nothing."""
+        self.send(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self.send(signal.SIGCONT)
 
     def kill(self) -> None:
         """End it at once, as a crash would, and wait until it is gone."""

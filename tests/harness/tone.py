@@ -60,6 +60,15 @@ class Sound:
         )
 
 
+def play_command(frequency_hz: int, seconds: float) -> Sequence[str]:
+    """A container's command that plays a tone with pw-play, to where its environment says."""
+    samples = round(seconds * RATE_HZ)
+    step = 2 * math.pi * frequency_hz / RATE_HZ
+    make = f'BEGIN {{ for (i = 0; i < {samples}; i++) printf "%c", 128 + 64 * sin({step} * i) }}'
+    play = f"pw-play --raw --format u8 --rate {RATE_HZ} --channels 1 -"
+    return ["sh", "-c", f"export LC_ALL=C; awk '{make}' | {play}"]
+
+
 class Recorder:
     """Records the monitor of one sink from `start` to `stop`."""
 
