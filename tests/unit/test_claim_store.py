@@ -74,6 +74,14 @@ def test_what_another_agent_changed_is_seen_at_the_next_look(folders: Folders) -
     assert one.records() == []
 
 
+def test_a_list_of_records_shows_what_another_agent_changed(folders: Folders) -> None:
+    one, other = folders.store(), folders.store()
+    one.save(claim_record(state=ClaimState.STARTED))
+    assert other.records() == [claim_record(state=ClaimState.STARTED)]
+    one.save(claim_record())
+    assert other.records() == [claim_record()]
+
+
 def test_an_unchanged_record_is_the_same_object(folders: Folders) -> None:
     store = folders.store()
     store.save(claim_record())

@@ -537,6 +537,20 @@ async def test_leftovers_of_no_claim_are_removed_at_the_start(world: World) -> N
         await until(lambda: world.files() == [f"{CLAIM_UID}.json", CDI_NAME])
 
 
+async def test_what_another_agent_is_just_making_is_no_leftover(world: World) -> None:
+    other = world.store()
+    held = other.lock(CLAIM_UID)
+    await held.__aenter__()
+    world.sockets.live[CLAIM_UID] = claim_record()
+    async with world.running() as made:
+        await until(lambda: CLAIM_UID in world.stores[-1]._waiting)  # it looked, and waits its turn
+        other.save(claim_record())
+        await held.__aexit__(None, None, None)
+        assert await prepared(made, claim_ref())
+        assert made.repeated == 1
+    assert world.sockets.closed == []
+
+
 async def test_a_renamed_node_is_followed_in_socket_folder_cdi_file_and_record(
     world: World,
 ) -> None:
