@@ -77,7 +77,7 @@ _lint:
 	    { echo 'liken_audio/kubelet/generated is not what protos/ makes: run make proto'; exit 1; }
 
 _unit:
-	python -X dev -m pytest tests/unit $(ARGS)
+	$(pytest) tests/unit --numprocesses 2 $(ARGS)
 
 _test:
 	LIKEN_AUDIO_REQUIRE=1 $(pytest) tests/unit tests/integration tests/cluster $(ARGS)
