@@ -14,6 +14,7 @@ from tests.harness.sound_stack import SoundStack
 from tests.harness.workloads import Namespace
 
 VIRTUAL_CARDS = TREE / "manifests" / "examples" / "virtual-cards.yaml"
+LOG_LINES = 60
 DEVICES, PLAYABLE = 4, 3
 """Of the example's cards."""
 
@@ -32,11 +33,13 @@ def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
 def _state(node: Node) -> Iterator[tuple[str, str]]:
     for kinds in ("resourceslices", "resourceclaims", "pods", "sinks,sources"):
         try:
-            yield kinds, node.cluster.kubectl("get", kinds, "--all-namespaces", "-o", "yaml")
+            text = node.cluster.kubectl("get", kinds, "--all-namespaces", "-o", "yaml")
         except HarnessError as error:
-            yield kinds, str(error)
+            text = str(error)
+        yield kinds, text
     for program in node.programs():
-        yield program.name, program.log.read_text(errors="replace")
+        lines = program.log.read_text(errors="replace").splitlines()
+        yield program.name, "\n".join(lines[-LOG_LINES:])
 
 
 @pytest.fixture

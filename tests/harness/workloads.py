@@ -95,7 +95,8 @@ class Namespace:
             self.result(each, f"request-{place}") if isinstance(each, str) else each
             for place, each in enumerate(results)
         ]
-        claim = self.make_claim(*_requests(whole), name=name)
+        configured = [request for entry in config for request in entry["requests"]]
+        claim = self.make_claim(*_requests(whole, configured), name=name)
         allocation = {"devices": {"results": whole, "config": list(config)}}
         self.cluster.patch_status(
             "resourceclaim", claim.name, {"allocation": allocation}, self.name
@@ -132,8 +133,13 @@ class Namespace:
                 ],
             },
         }
+
+        def made() -> Json:
+            self.cluster.apply(pod)
+            return pod
+
         # A new namespace has its service account, which each pod needs, only after a moment.
-        self.cluster.wait_for(f"the pod {name}", lambda: self.cluster.apply(pod) or pod)
+        self.cluster.wait_for(f"the pod {name}", made)
 
     def wait_bound(self, name: str) -> Json:
         """Wait until the scheduler gave a pod our node."""
@@ -191,18 +197,24 @@ def opaque(
     }
 
 
-def _requests(results: Sequence[Json]) -> Sequence[Json]:
-    """Requests that these results would answer."""
+def _requests(results: Sequence[Json], configured: Sequence[str]) -> Sequence[Json]:
+    """Requests that these results would answer, with the alternatives that configuration names."""
     found: dict[str, Json] = {}
     for each in results:
         base, _, sub = str(each["request"]).partition("/")
         entry = found.setdefault(base, {"name": base})
         if sub:
-            subrequest = {"name": sub, "deviceClassName": "audio-sink"}
-            entry.setdefault("firstAvailable", []).append(subrequest)
+            entry["firstAvailable"] = _alternatives(base, [str(each["request"]), *configured])
             continue
         exactly = entry.setdefault("exactly", {"deviceClassName": "audio-sink", "count": 0})
         exactly["count"] += 1
         if each.get("adminAccess"):
             exactly["adminAccess"] = True
     return list(found.values())
+
+
+def _alternatives(base: str, requests: Sequence[str]) -> Sequence[Json]:
+    subs = dict.fromkeys(
+        each.removeprefix(f"{base}/") for each in requests if each.startswith(f"{base}/")
+    )
+    return [{"name": sub, "deviceClassName": "audio-sink"} for sub in subs]
