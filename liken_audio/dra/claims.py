@@ -121,6 +121,11 @@ class ClaimRecord:
     unknown: Mapping[str, Any] = field(default_factory=dict)
     """Fields that a newer version wrote; kept."""
 
+    @property
+    def has_pulse(self) -> bool:
+        """Whether the claim has a PulseAudio socket: it reaches all devices, so each must allow it."""
+        return all(device.parameters.pulse for device in self.devices)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeFacts:

@@ -118,10 +118,16 @@ class SocketClient:
 def claim_document(record: ClaimRecord) -> Json:
     """Return `claim.json`: what a program in the container may want to know, and nothing secret.
 
-    `requests` has for each request its devices in the order of the allocation.
+    `requests` has for each request its devices in the order of the allocation. What a class allows
+    stands there as true or not at all.
     """
     requests: dict[str, list[Json]] = {}
     for device in record.devices:
+        allowed = {
+            "monitor": device.parameters.monitor,
+            "setVolume": device.parameters.set_volume,
+            "shared": device.share_id is not None,
+        }
         requests.setdefault(device.request_name, []).append(
             {
                 "device": device.device,
@@ -129,6 +135,7 @@ def claim_document(record: ClaimRecord) -> Json:
                 "nodeName": device.node_name,
                 "channels": device.channels,
                 "rate": device.rate_hz,
+                **{key: True for key, is_so in allowed.items() if is_so},
             }
         )
     return {
@@ -138,6 +145,7 @@ def claim_document(record: ClaimRecord) -> Json:
             "name": record.ref.name,
             "uid": record.ref.uid,
         },
+        "pulse": record.has_pulse,
         "requests": requests,
     }
 

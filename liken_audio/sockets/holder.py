@@ -24,8 +24,7 @@ from pathlib import Path
 
 import structlog
 
-from liken_audio.api import DRIVER
-from liken_audio.dra.claim_folder import CLAIM_FILE, SOCKET, is_claim_uid
+from liken_audio.dra.claim_folder import CLAIM_FILE, SOCKET, client_properties, is_claim_uid
 from liken_audio.sockets.connection import PipeWireConnection
 
 LOOK_INTERVAL = 1.0
@@ -147,14 +146,7 @@ class Holder:
         """Return the properties of the claim's clients; None when there is to be no socket."""
         try:
             document = json.loads((self._claims_dir / uid / CLAIM_FILE).read_bytes())
-            claim = document["claim"]
-            # Only keys that begin with "pipewire." stay as stamped: a client overwrites any other
-            # (measured with 1.4.2), so nothing that counts may be under a name of our own.
-            return {
-                "pipewire.sec.engine": DRIVER,
-                "pipewire.sec.app-id": f"{claim['namespace']}/{claim['name']}",
-                "pipewire.sec.instance-id": uid,
-            }
+            return dict(client_properties(document))
         except (FileNotFoundError, NotADirectoryError):
             return None
         except (ValueError, TypeError, KeyError) as error:

@@ -15,7 +15,7 @@ from typing import Any, Self
 
 from tests.harness.processes import HarnessError, Program, Programs, wait_until
 
-PROFILE = Path(__file__).parents[2] / "manifests" / "wireplumber" / "50-liken-audio.conf"
+WIREPLUMBER = Path(__file__).parents[2] / "manifests" / "wireplumber"
 READY_SECONDS = 30
 TOOL_SECONDS = 20
 # WirePlumber names this service of its client once its policy is loaded.
@@ -130,12 +130,19 @@ class SoundStack:
         infos = [each["info"] for each in nodes if each.get("info")]
         return {str(info["props"].get("node.name")): info for info in infos}
 
-    def make_null_node(self, name: str, media_class: str = "Audio/Sink") -> None:
-        """Make a stand-in for a card's node; it lives until PipeWire ends."""
+    def make_null_node(
+        self, name: str, media_class: str = "Audio/Sink", *, device: str = ""
+    ) -> None:
+        """Make a stand-in for a card's node; it lives until PipeWire ends.
+
+        With `device` it is the node of that device, as the agent makes one.
+        """
         properties = (
             f"factory.name=support.null-audio-sink node.name={name} media.class={media_class} "
             "object.linger=true audio.position=[FL FR]"
         )
+        if device:
+            properties += f" audio.liken.sh.device={device}"
         self.run("pw-cli", "create-node", "adapter", f"{{ {properties} }}")
         wait_until(lambda: name in self.nodes(), f"the node {name}", READY_SECONDS)
 
@@ -155,7 +162,10 @@ class SoundStack:
         self.runtime.mkdir(mode=0o700)
         fragments = self.folder / "home" / ".config" / "wireplumber" / "wireplumber.conf.d"
         fragments.mkdir(parents=True)
-        shutil.copy(PROFILE, fragments)
+        shutil.copy(WIREPLUMBER / "50-liken-audio.conf", fragments)
+        scripts = self.folder / "home" / ".local" / "share" / "wireplumber" / "scripts"
+        scripts.mkdir(parents=True)
+        shutil.copy(WIREPLUMBER / "claim-access.lua", scripts)
 
     def _start_dbus(self) -> None:
         address = self.environment["DBUS_SESSION_BUS_ADDRESS"]

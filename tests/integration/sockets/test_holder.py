@@ -124,7 +124,7 @@ async def test_a_claim_s_socket_is_live_when_open_returns(site: Site) -> None:
 
 
 async def test_a_stream_plays_through_it(site: Site) -> None:
-    await asyncio.to_thread(site.stack.make_null_node, SINK)
+    await asyncio.to_thread(site.stack.make_null_node, SINK, device=SINK)
     async with running(site):
         await site.client.open(claim("a"))
         player = await playing(site, "a")
@@ -156,7 +156,7 @@ async def test_open_twice_disturbs_nobody(site: Site) -> None:
         await site.client.open(claim("a"))
         inode = site.socket("a").stat().st_ino
         await site.client.open(claim("a"))
-        changed = claim_record(claimed_device(node_name="renamed"), ref=claim("a").ref)
+        changed = claim_record(claimed_device(device=SINK, node_name="renamed"), ref=claim("a").ref)
         await site.client.open(changed)
         assert site.socket("a").stat().st_ino == inode
         assert made.created == 1
@@ -165,7 +165,7 @@ async def test_open_twice_disturbs_nobody(site: Site) -> None:
 
 
 async def test_close_cuts_a_playing_client_and_leaves_nothing(site: Site) -> None:
-    await asyncio.to_thread(site.stack.make_null_node, SINK)
+    await asyncio.to_thread(site.stack.make_null_node, SINK, device=SINK)
     async with running(site):
         await site.client.open(claim("a"))
         await site.client.open(claim("b"))
@@ -188,7 +188,7 @@ async def test_closing_what_was_never_open_is_fine(site: Site) -> None:
 
 
 async def test_a_folder_removed_without_asking_is_noticed(site: Site) -> None:
-    await asyncio.to_thread(site.stack.make_null_node, SINK)
+    await asyncio.to_thread(site.stack.make_null_node, SINK, device=SINK)
     async with running(site):
         await site.client.open(claim("a"))
         player = await playing(site, "a")
@@ -198,7 +198,7 @@ async def test_a_folder_removed_without_asking_is_noticed(site: Site) -> None:
 
 
 async def test_clients_play_on_while_the_agent_is_away(site: Site) -> None:
-    await asyncio.to_thread(site.stack.make_null_node, SINK)
+    await asyncio.to_thread(site.stack.make_null_node, SINK, device=SINK)
     async with running(site) as made:
         await site.client.open(claim("a"))
         player = await playing(site, "a")
@@ -242,7 +242,7 @@ async def test_after_pipewire_s_restart_each_claim_has_a_live_socket_at_its_plac
 
 
 async def test_a_broken_connection_of_the_holder_cuts_no_client(site: Site) -> None:
-    await asyncio.to_thread(site.stack.make_null_node, SINK)
+    await asyncio.to_thread(site.stack.make_null_node, SINK, device=SINK)
     async with running(site) as made:
         await site.client.open(claim("a"))
         player = await playing(site, "a")
@@ -274,9 +274,9 @@ async def test_without_pipewire_open_waits_and_then_says_why(
         await asyncio.to_thread(site.stack.start_pipewire)
         try:
             await opening
-            assert await site.answers("c")
         finally:
             await asyncio.to_thread(site.stack.start_wireplumber)
+        assert await site.answers("c")
 
 
 async def test_without_a_holder_open_fails_at_once(site: Site) -> None:

@@ -1,5 +1,6 @@
 """What the agent tells the container and the holder of a claim."""
 
+from liken_audio.dra.parameters import Parameters
 from liken_audio.graph.model import Direction
 from liken_audio.sockets.client import claim_document
 from tests.builders import CLAIM_UID, claim_record, claimed_device
@@ -16,6 +17,7 @@ def test_claim_json_names_each_request_s_devices_in_order() -> None:
     assert claim_document(record) == {
         "version": 1,
         "claim": {"namespace": "media", "name": "speakers", "uid": CLAIM_UID},
+        "pulse": True,
         "requests": {
             "pair": [
                 {
@@ -44,3 +46,18 @@ def test_claim_json_names_each_request_s_devices_in_order() -> None:
             ],
         },
     }
+
+
+def test_claim_json_says_what_the_class_allows_and_that_others_share_the_device() -> None:
+    allowing = Parameters(monitor=True, set_volume=True)
+    record = claim_record(
+        claimed_device(parameters=allowing, share_id="0c1f"), claimed_device(device="other")
+    )
+    allowed, plain = claim_document(record)["requests"]["out"]
+    assert (allowed["monitor"], allowed["setVolume"], allowed["shared"]) == (True, True, True)
+    assert not plain.keys() & {"monitor", "setVolume", "shared"}
+
+
+def test_one_device_without_pulse_leaves_the_claim_without_its_socket() -> None:
+    record = claim_record(claimed_device(), claimed_device(parameters=Parameters(pulse=False)))
+    assert claim_document(record)["pulse"] is False
