@@ -2,9 +2,13 @@
 
 The first array of the stream holds every object; each later one holds what changed since, whole
 again: an object replaces the one with its id, and `{"id": N, "info": null}` removes it. Nodes are
-decoded, devices only for their being there, all else not at all. Of an object that comes more than
-once in the bytes of one `feed`, the last is decoded alone, so a storm costs little more than its
-bytes. Kept is what `model.Node` holds, never the object.
+decoded, devices and clients only for what they say of nodes, all else not at all. Of an object that
+comes more than once in the bytes of one `feed`, the last is decoded alone, so a storm costs little
+more than its bytes. Kept is what `model.Node` holds, never the object.
+
+A node that a client of a security context made (a pod's stream, or whatever it makes) is left out:
+it may bear any name and any property, so nothing that it says can be taken for a device's node. So
+is one whose client isn't known (yet). What the agent makes has no client: it outlives its maker.
 
 pw-dump guesses types (the text `0012` is printed as 12, `true` as a boolean), prints whatever bytes
 a client calls itself (no UTF-8, at times), and re-uses ids at once: `object.serial` is the identity.
@@ -30,7 +34,9 @@ _PLAIN_OBJECT = re.compile(
     rb'    "id": (\d{1,10}),\n    (?:"type": "PipeWire:Interface:(\w+)",\n|"info": null\Z)'
 )
 _TYPE_PREFIX = "PipeWire:Interface:"
-_DECODED_KINDS = frozenset({"Node", "Device"})
+_DECODED_KINDS = frozenset({"Node", "Device", "Client"})
+_SECURITY_CONTEXT = "pipewire.sec.engine"
+"""Property that PipeWire stamps on the clients of a security context, and lets none of them change."""
 
 _NOT_FINITE = re.compile(r'("(?:[^"\\]|\\.)*")|-?\b(?:nan|inf(?:inity)?)\b', re.IGNORECASE)
 _POSITION = re.compile(r"[^\s,\[\]\"]+")
@@ -60,6 +66,8 @@ class DumpParser:
         self._framer = ArrayFramer()
         self._nodes: dict[int, Node] = {}
         self._device_serials: dict[int, int] = {}
+        self._trusted_clients: dict[int, int] = {}
+        """Serials by id, of clients outside security contexts."""
         self._snapshot = PipeWireSnapshot()
         self._lost_arrays = 0
         self._lost_objects = 0
@@ -123,23 +131,36 @@ class DumpParser:
                 said[each.number] = each
 
     def _apply(self, said: _Said) -> None:
-        if said.kind not in _DECODED_KINDS:
-            self._nodes.pop(said.number, None)
-            self._device_serials.pop(said.number, None)
-            return
-        try:
-            info = _info(said)
-        except _GarbledError:
-            self._lost_objects += 1
-            return
+        info = None
+        if said.kind in _DECODED_KINDS:
+            try:
+                info = _info(said)
+            except _GarbledError:
+                self._lost_objects += 1
+                return
+            if info is None:
+                return
+        self._forget(said.number, but=said.kind)
         if info is None:
             return
-        if said.kind == "Device":
-            self._device_serials[said.number] = _integer(_object(info, "props"), "object.serial")
-            self._nodes.pop(said.number, None)
-        else:
+        properties = _object(info, "props")
+        if said.kind == "Node":
             self._keep(_node(said.number, info))
-            self._device_serials.pop(said.number, None)
+        elif said.kind == "Device":
+            self._device_serials[said.number] = _integer(properties, "object.serial")
+        elif properties.get(_SECURITY_CONTEXT) is None:
+            self._trusted_clients[said.number] = _integer(properties, "object.serial")
+        else:
+            self._trusted_clients.pop(said.number, None)
+
+    def _forget(self, number: int, *, but: str) -> None:
+        """Drop what had the id before; what is of the kind `but` is about to be replaced."""
+        if but != "Node":
+            self._nodes.pop(number, None)
+        if but != "Device":
+            self._device_serials.pop(number, None)
+        if but != "Client":
+            self._trusted_clients.pop(number, None)
 
     def _keep(self, node: Node) -> None:
         known = self._nodes.get(node.id)
@@ -153,17 +174,28 @@ class DumpParser:
             has_live_device = self._has_live_device(node)
             if has_live_device != node.has_live_device:
                 self._nodes[node.id] = replace(node, has_live_device=has_live_device)
-        nodes = tuple(self._nodes[number] for number in sorted(self._nodes))
+        nodes = tuple(
+            self._nodes[number]
+            for number in sorted(self._nodes)
+            if self._has_trusted_maker(self._nodes[number])
+        )
         if nodes != self._snapshot.nodes:
             self._snapshot = PipeWireSnapshot(nodes)
 
     def _has_live_device(self, node: Node) -> bool:
-        """A device is older than its nodes; a younger one only has the id of the one that is gone."""
         number = node.properties.get("device.id", "")
+        return not number.isdecimal() or _is_older(self._device_serials.get(int(number)), node)
+
+    def _has_trusted_maker(self, node: Node) -> bool:
+        number = node.properties.get("client.id", "")
         if not number.isdecimal():
-            return True
-        serial = self._device_serials.get(int(number))
-        return serial is not None and (serial < node.serial or not node.serial)
+            return not number
+        return _is_older(self._trusted_clients.get(int(number)), node)
+
+
+def _is_older(serial: int | None, node: Node) -> bool:
+    """Whether what a node belongs to is there: what is younger only has the id of one that is gone."""
+    return serial is not None and (serial < node.serial or not node.serial)
 
 
 def _plain_pieces(array: bytes) -> list[bytes] | None:

@@ -15,7 +15,10 @@ from asyncio.subprocess import DEVNULL, PIPE, Process
 from collections.abc import Callable, Sequence
 
 END_SECONDS = 2.0
-"""How long a tool has to end by itself."""
+"""How long a tool has to end once it was asked to."""
+
+CLOSED_SECONDS = 0.5
+"""How long one that has closed its output has to end unasked."""
 
 STREAM_LIMIT_BYTES = 2**20
 """How much of a tool's output is held before it has to wait for us."""
@@ -44,16 +47,18 @@ async def start(remote: str, command: Sequence[str]) -> Process:
 
 
 async def end(process: Process) -> int:
-    """End a tool if it still runs, and return its exit code, negative for a signal's number.
+    """End a tool that still runs, and return its exit code, negative for a signal's number.
 
-    To be awaited in a `finally`: it holds up a cancellation for at most twice `END_SECONDS`.
+    To be awaited in a `finally`: it holds up a cancellation for 4.5 s at most.
     """
-    if process.returncode is None:
-        _send(process.terminate)
     try:
-        if not await _is_drained(process):
+        # One that has closed its output is ending: to signal it now could take its exit code.
+        is_ending = process.stdout is not None and process.stdout.at_eof()
+        if not (is_ending and await _is_drained(process, CLOSED_SECONDS)):
+            _send(process.terminate)
+        if not await _is_drained(process, END_SECONDS):
             _send(process.kill)
-            await _is_drained(process)
+            await _is_drained(process, END_SECONDS)
     except asyncio.CancelledError:
         _send(process.kill)
         raise
@@ -66,10 +71,10 @@ def _send(send: Callable[[], None]) -> None:
         send()
 
 
-async def _is_drained(process: Process) -> bool:
+async def _is_drained(process: Process, seconds: float) -> bool:
     """Wait for the end of a process and of its pipes, whose transports stay open until read out."""
     try:
-        async with asyncio.timeout(END_SECONDS), asyncio.TaskGroup() as tasks:
+        async with asyncio.timeout(seconds), asyncio.TaskGroup() as tasks:
             for stream in (process.stdout, process.stderr):
                 if stream is not None:
                     tasks.create_task(_discard(stream))

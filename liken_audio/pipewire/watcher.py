@@ -4,9 +4,9 @@ One pw-dump runs at a time. Its end, whatever its exit code (0 when PipeWire die
 graph is lost; it is started again after a while that doubles from 0.1 s to 5 s. A pw-dump that
 doesn't bring its first array within 5 s is ended and counts as lost too.
 
-In a storm the state is put into the graph 50 times a second at most; a lone change waits for
-nothing. What can't be understood (never seen from a real pw-dump) is answered by a fresh start,
-whose first array holds everything; the graph isn't lost meanwhile.
+In a storm the graph changes 50 times a second at most; a lone change waits for nothing. What can't
+be understood (never seen from a real pw-dump) is answered by a fresh start, whose first array holds
+everything; the graph isn't lost meanwhile.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ MAX_DELAY = 5.0
 STABLE_SECONDS = 10.0
 """A run of this length ends well enough for the next to start at once."""
 STORM_INTERVAL = 0.02
-"""Shortest time between two replacements of the snapshot, in seconds."""
+"""Shortest time between two changes of the graph, in seconds."""
 CHUNK_BYTES = 2 * tool.STREAM_LIMIT_BYTES
 MAX_COMPLAINTS = 50
 """How many different lines of pw-dump's errors are logged."""

@@ -70,3 +70,17 @@ async def test_ending_twice_is_fine() -> None:
     await process.wait()
     assert await tool.end(process) == 0
     assert await tool.end(process) == 0
+
+
+async def test_one_that_ends_by_itself_keeps_its_exit_code() -> None:
+    process = await tool.start("/nowhere", ["sh", "-c", "exec >&- 2>&-; sleep 0.1; exit 7"])
+    assert process.stdout is not None
+    assert await process.stdout.read() == b""
+    assert await tool.end(process) == 7
+
+
+async def test_one_that_closes_its_output_and_stays_is_asked_to_end() -> None:
+    process = await tool.start("/nowhere", ["sh", "-c", "exec >&- 2>&-; exec sleep 1000"])
+    assert process.stdout is not None
+    assert await process.stdout.read() == b""
+    assert await tool.end(process) == -15
