@@ -12,6 +12,7 @@ from liken_audio.pipewire.dump import DumpParser, text
 RECORDINGS = Path(__file__).parents[2] / "recordings" / "pw-dump"
 NODE_TYPE = "PipeWire:Interface:Node"
 DEVICE_TYPE = "PipeWire:Interface:Device"
+CLIENT_TYPE = "PipeWire:Interface:Client"
 
 
 def recording(name: str) -> bytes:
@@ -29,6 +30,11 @@ def node(number: int, serial: int = 0, **changes: Any) -> dict[str, Any]:
 def device(number: int, serial: int = 0) -> dict[str, Any]:
     props = {"object.serial": serial or number}
     return {"id": number, "type": DEVICE_TYPE, "info": {"props": props, "params": {}}}
+
+
+def client(number: int, serial: int = 0, engine: str | None = None) -> dict[str, Any]:
+    props = {"object.serial": serial or number, "pipewire.sec.engine": engine}
+    return {"id": number, "type": CLIENT_TYPE, "info": {"props": props}}
 
 
 def removal(number: int) -> dict[str, Any]:
@@ -285,6 +291,53 @@ def test_a_node_without_a_device_lives() -> None:
     assert only(pretty(node(40, props={"device.id": "none"}))).has_live_device
 
 
+# Who made a node.
+
+
+def made_by(number: int, serial: int = 310) -> dict[str, Any]:
+    """A node that calls itself a device's, made by a client."""
+    return node(51, serial, props={"client.id": number, "audio.liken.sh.device": "speaker"})
+
+
+def test_a_node_of_a_claim_s_client_is_no_node_whatever_it_calls_itself() -> None:
+    claims = client(43, 300, "audio.liken.sh")
+    assert read(pretty(claims, made_by(43))).nodes == ()
+    assert read(pretty(client(43, 300, "org.flatpak"), made_by(43))).nodes == ()
+    assert len(read(pretty(client(43, 300), made_by(43))).nodes) == 1
+
+
+def test_a_node_is_left_out_until_its_client_is_known() -> None:
+    parser = DumpParser()
+    parser.feed(pretty(made_by(43)))
+    assert parser.snapshot().nodes == ()
+    parser.feed(pretty({"id": 43, "type": CLIENT_TYPE, "info": None}))
+    assert parser.snapshot().nodes == ()
+    parser.feed(pretty(client(43, 300)))
+    assert len(parser.snapshot().nodes) == 1
+
+
+def test_a_client_with_the_id_of_one_that_is_gone_vouches_for_nobody() -> None:
+    parser = DumpParser()
+    parser.feed(pretty(client(43, 300), made_by(43)))
+    parser.feed(pretty(removal(43)))
+    assert parser.snapshot().nodes == ()
+    parser.feed(pretty(client(43, 400)))
+    assert parser.snapshot().nodes == ()
+    parser.feed(pretty(client(43, 400, "audio.liken.sh"), made_by(43, 500)))
+    assert parser.snapshot().nodes == ()
+
+
+def test_a_client_whose_id_becomes_another_object_s_is_gone() -> None:
+    parser = DumpParser()
+    parser.feed(pretty(client(43, 300), made_by(43)))
+    parser.feed(pretty(device(43, 400)))
+    assert parser.snapshot().nodes == ()
+
+
+def test_a_node_that_the_agent_made_has_no_client() -> None:
+    assert only(pretty(node(40))).name == "speaker"
+
+
 # What a node says.
 
 
@@ -318,7 +371,8 @@ def test_channel_positions_are_read_from_every_form(position: object) -> None:
 def test_volumes_are_linear_and_one_for_a_channel() -> None:
     found = only(pretty(with_volume(0.125, 1, mute=True)))
     assert (found.volumes, found.is_muted, found.channels) == ((0.125, 1.0), True, 2)
-    (speaker,) = read(recording("bluetooth-volume.jsons")).nodes
+    session_manager = client(41, 30)  # it was there before the recording began
+    (speaker,) = read(pretty(session_manager), recording("bluetooth-volume.jsons")).nodes
     assert len(speaker.volumes) == 2
 
 
