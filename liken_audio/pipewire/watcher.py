@@ -31,6 +31,8 @@ STABLE_SECONDS = 10.0
 """A run of this length ends well enough for the next to start at once."""
 STORM_INTERVAL = 0.02
 """Shortest time between two changes of the graph, in seconds."""
+STORM_BYTES = 2**17
+"""How much that changes nothing is read without a pause of that length."""
 CHUNK_BYTES = 2 * tool.STREAM_LIMIT_BYTES
 MAX_COMPLAINTS = 50
 """How many different lines of pw-dump's errors are logged."""
@@ -104,7 +106,7 @@ class PipeWireWatcher:
 
     async def _read_output(self, output: asyncio.StreamReader) -> End:
         parser = DumpParser()
-        object_errors = 0
+        object_errors = unpaused = 0
         try:
             async with asyncio.timeout(FIRST_ARRAY_SECONDS) as deadline:
                 while data := await output.read(CHUNK_BYTES):
@@ -118,9 +120,11 @@ class PipeWireWatcher:
                         deadline.reschedule(None)
                         revision = self._graph.revision
                         self._put(snapshot)
-                        if self._graph.revision != revision:
+                        unpaused += len(data)
+                        if self._graph.revision != revision or unpaused > STORM_BYTES:
                             # What comes meanwhile is read in one piece.
                             await asyncio.sleep(STORM_INTERVAL)
+                            unpaused = 0
         except TimeoutError:
             return End.SILENT
         return End.CLOSED
