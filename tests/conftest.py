@@ -1,12 +1,14 @@
 """What every test shares: the event loop's start, the rule for skips, and the real partners."""
 
 import asyncio
+import logging
 import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import structlog
 
 from tests.harness.cluster import Cluster
 from tests.harness.control_plane import ControlPlane, control_plane_program
@@ -49,6 +51,18 @@ def _fail_if_skipped(report: pytest.TestReport | pytest.CollectReport) -> None:
     if report.outcome == "skipped" and not is_expected and os.environ.get(REQUIRE_VARIABLE):
         report.outcome = "failed"
         report.longrepr = f"skipped, though {REQUIRE_VARIABLE} is set: {report.longrepr}"
+
+
+@pytest.fixture(autouse=True)
+def _logging_as_found() -> Iterator[None]:
+    """Undo what a test sets up for the whole process; pytest closes the file that it wrote to."""
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield
+    if structlog.is_configured():
+        structlog.reset_defaults()
+    root.handlers[:] = handlers
+    root.setLevel(level)
 
 
 @pytest.fixture
