@@ -300,6 +300,9 @@ def _unlink(path: Path) -> bool:
     """Remove a file; return whether it was there."""
     try:
         path.unlink()
-    except FileNotFoundError:
+    except OSError:
+        # A read-only file system refuses even what isn't there, as does a folder that is none.
+        if os.path.lexists(path):
+            raise
         return False
     return True

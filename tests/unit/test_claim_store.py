@@ -193,6 +193,21 @@ def test_removing_a_cdi_file_twice_is_fine(folders: Folders) -> None:
     assert list(folders.cdi.iterdir()) == []
 
 
+def test_a_cdi_folder_that_is_none_holds_no_file_to_remove(folders: Folders) -> None:
+    store = folders.store()
+    folders.cdi.write_text("in the way")
+    with pytest.raises(OSError, match="cdi"):
+        store.write_cdi(CLAIM_UID, CDI)
+    store.remove_cdi(CLAIM_UID)
+
+
+def test_a_file_that_cannot_be_removed_is_an_error(folders: Folders) -> None:
+    store = folders.store()
+    (folders.cdi / f"audio.liken.sh-{CLAIM_UID}.json").mkdir(parents=True)
+    with pytest.raises(OSError, match=CLAIM_UID):
+        store.remove_cdi(CLAIM_UID)
+
+
 def test_a_runtime_never_sees_a_file_that_is_half_written(
     folders: Folders, monkeypatch: pytest.MonkeyPatch
 ) -> None:
