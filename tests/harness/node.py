@@ -86,8 +86,9 @@ class Node:
 
     def start_claim_sockets(self) -> None:
         """Start claim-sockets and wait until it answers; for after `claim_sockets.kill()`."""
-        self._claim_sockets = self._run("claim-sockets", self._sockets_flags())
         control = Path(self._sockets_flags()["control"])
+        control.unlink(missing_ok=True)
+        self._claim_sockets = self._run("claim-sockets", self._sockets_flags())
         wait_until(control.is_socket, "claim-sockets", READY_SECONDS, [self._claim_sockets])
 
     def start_agent(self) -> None:
@@ -142,6 +143,14 @@ class Node:
                 return True
         except (urllib.error.URLError, OSError):
             return False
+
+    def not_ready(self) -> Sequence[str]:
+        """What the agent says is missing; nothing when it is ready."""
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.http_port}/readyz", timeout=5):
+                return []
+        except urllib.error.HTTPError as refusal:
+            return refusal.read().decode().splitlines()
 
     def metrics(self) -> Mapping[str, float]:
         """The agent's figures, by name with labels."""
