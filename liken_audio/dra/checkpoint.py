@@ -9,11 +9,14 @@ from typing import Any
 
 from liken_audio.api import Json
 from liken_audio.dra.claims import ClaimedDevice, ClaimRecord, ClaimRef, ClaimState
+from liken_audio.dra.consumers import Consumers, Pod
 from liken_audio.dra.parameters import Parameters
 from liken_audio.graph.model import DeviceName, Direction
 
 VERSION = 1
-_RECORD_FIELDS = frozenset({"version", "claim", "bootId", "state", "devices"})
+_RECORD_FIELDS = frozenset(
+    {"version", "claim", "bootId", "state", "devices", "consumers", "podClaimName"}
+)
 _DEVICE_FIELDS = frozenset(
     {
         "request",
@@ -37,7 +40,7 @@ class CheckpointError(ValueError):
 def encode(record: ClaimRecord) -> Json:
     """Return the record as one JSON object."""
     newest = max(VERSION, int(record.unknown.get("version", VERSION)))
-    return {
+    encoded: Json = {
         **record.unknown,
         "version": newest,
         "claim": {
@@ -49,6 +52,11 @@ def encode(record: ClaimRecord) -> Json:
         "state": str(record.state),
         "devices": [_encode_device(device) for device in record.devices],
     }
+    if record.consumers != Consumers():
+        encoded["consumers"] = _encode_consumers(record.consumers)
+    if record.pod_claim_name:
+        encoded["podClaimName"] = record.pod_claim_name
+    return encoded
 
 
 def decode(document: object) -> ClaimRecord:
@@ -69,7 +77,25 @@ def _decode(document: Any) -> ClaimRecord:
         boot_id=_text(document["bootId"]),
         state=ClaimState(document["state"]),
         devices=tuple(_decode_device(device) for device in document["devices"]),
+        consumers=_decode_consumers(document.get("consumers", {})),
+        pod_claim_name=_text(document.get("podClaimName", "")),
         unknown=unknown,
+    )
+
+
+def _encode_consumers(consumers: Consumers) -> Json:
+    return {
+        "pods": [{"name": pod.name, "uid": pod.uid} for pod in consumers.pods],
+        "isForOne": consumers.is_for_one,
+        "isShared": consumers.is_shared,
+    }
+
+
+def _decode_consumers(encoded: Mapping[str, Any]) -> Consumers:
+    return Consumers(
+        pods=tuple(Pod(_text(p["name"]), _text(p["uid"])) for p in encoded.get("pods", ())),
+        is_for_one=bool(encoded.get("isForOne", False)),
+        is_shared=bool(encoded.get("isShared", False)),
     )
 
 

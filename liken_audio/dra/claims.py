@@ -13,6 +13,7 @@ from enum import StrEnum
 from typing import Any
 
 from liken_audio.api import DRIVER, Json
+from liken_audio.dra.consumers import Consumers, consumers, pod_claim_name
 from liken_audio.dra.parameters import Parameters, ParametersError, closest, resolve
 from liken_audio.graph.model import (
     ClaimHold,
@@ -118,6 +119,9 @@ class ClaimRecord:
     state: ClaimState
     devices: tuple[ClaimedDevice, ...] = ()
     """In the order of the allocation."""
+    consumers: Consumers = field(default_factory=Consumers)
+    pod_claim_name: str = ""
+    """The claim's name in its pod's spec when a template made it."""
     unknown: Mapping[str, Any] = field(default_factory=dict)
     """Fields that a newer version wrote; kept."""
 
@@ -157,7 +161,12 @@ def prepare(claim: Json, ref: ClaimRef, here: NodeFacts) -> ClaimRecord:
     for device in claimed:
         _check_node(here.endpoints[device.device])
     return ClaimRecord(
-        ref=ref, boot_id=here.boot_id, state=ClaimState.STARTED, devices=tuple(claimed)
+        ref=ref,
+        boot_id=here.boot_id,
+        state=ClaimState.STARTED,
+        devices=tuple(claimed),
+        consumers=consumers(claim),
+        pod_claim_name=pod_claim_name(claim),
     )
 
 
@@ -193,6 +202,7 @@ def holds(record: ClaimRecord) -> tuple[ClaimHold, ...]:
                     uid=record.ref.uid,
                     devices=devices,
                     is_admin=is_admin,
+                    pods=tuple(pod.name for pod in record.consumers.pods),
                 )
             )
     return tuple(found)
