@@ -49,6 +49,7 @@ def main() -> int:
     except Interrupted as interruption:
         screen.say(f"\ndemo: ended by {interruption}, nothing is left running")
         return 128 + interruption.number
+    _say_next(screen)
     screen.say(f"\nDone in {time.monotonic() - began:.0f} s; nothing is left running.")
     return 0
 
@@ -60,8 +61,6 @@ def _run(screen: Screen, kubeconfig: Path | None) -> None:
             demo.run()
             if os.environ.get("KEEP", "") not in {"", "0"}:
                 _stay(screen, demo)
-            else:
-                _say_next(screen)
             demo.unprepare()
         finally:
             # From here on all is being ended, and nothing may interrupt that.
@@ -96,8 +95,7 @@ def _say_next(screen: Screen) -> None:
 Next:
   make demo KEEP=1                           stays up and says how to look around
   make demo DEMO_KUBECONFIG=~/.kube/config   in a cluster of yours
-  manifests/examples/                        what was applied, and the virtual cards
-"""
+  manifests/examples/                        what was applied, and the virtual cards"""
     )
 
 

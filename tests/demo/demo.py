@@ -189,6 +189,7 @@ class Demo:
 
     def unprepare(self) -> None:
         """What a kubelet does when the pod is deleted."""
+        self._screen.say()
         with self._screen.doing("the pod is deleted: NodeUnprepareResources") as line:
             self._player.kill()
             self._runner.run(self._kubelet.unprepare(self._claims))
