@@ -11,7 +11,7 @@ from typing import Protocol
 
 from liken_audio.api import Json, Resource
 from liken_audio.dra.cdi import CdiSpec
-from liken_audio.dra.claims import ClaimRecord
+from liken_audio.dra.claims import ClaimedDevice, ClaimRecord
 from liken_audio.graph.model import Card, Control, Linear, Node, NodeRecipe
 
 
@@ -131,8 +131,11 @@ class ClaimStore(Protocol):
 class ClaimSockets(Protocol):
     """The claims' directories and the sockets in them."""
 
-    async def open(self, record: ClaimRecord) -> None:
-        """Have the claim's directory with its socket ready; idempotent. `OSError` says why not."""
+    async def open(self, record: ClaimRecord, joined: Sequence[ClaimedDevice] = ()) -> None:
+        """Have the claim's directory with its socket ready; idempotent. `OSError` says why not.
+
+        The socket reaches the claim's devices and `joined`; a change of that cuts its clients.
+        """
 
     async def close(self, uid: str) -> None:
         """Cut the claim's connections and remove its directory; fine if there is none."""

@@ -18,6 +18,8 @@ from typing import Any, TypeVar
 import structlog
 
 from liken_audio.api import RESOURCE_CLAIMS, ApiError, Json, NotFound, Unreachable
+from liken_audio.controllers.claim_reach import ClaimReach
+from liken_audio.controllers.file_work import in_thread
 from liken_audio.controllers.ports import ClaimSockets, ClaimStore, ResourceClient
 from liken_audio.dra import cdi, claims
 from liken_audio.dra.claim_folder import is_claim_uid
@@ -84,6 +86,7 @@ class Preparer:
         self._client = partners.client
         self._store = partners.store
         self._sockets = partners.sockets
+        self._reach = ClaimReach(partners.client, partners.store, partners.sockets, self)
         self._tasks: asyncio.TaskGroup | None = None
         self._changed = asyncio.Event()
         self._subscribers: list[Callable[[], None]] = []
@@ -132,6 +135,19 @@ class Preparer:
         """Have `callback` called when health may have changed; call what is returned to end it."""
         self._subscribers.append(callback)
         return lambda: self._subscribers.remove(callback)
+
+    async def observe(self, claim: Json) -> None:
+        """Take note of who has a claim now, as served: another pod may cut what its socket reaches."""
+        await self._reach.observe(claim)
+
+    def noted(self, record: ClaimRecord) -> None:
+        """Show a record that was saved because other pods have the claim now."""
+        self._holds[record.ref.uid] = (record, claims.holds(record))
+        self._show()
+
+    def failed(self, uid: str) -> None:
+        """Have the files of a claim written again later."""
+        self._repairs.setdefault(uid, _Repair())
 
     async def _each(
         self,
@@ -183,15 +199,20 @@ class Preparer:
                 self.prepared += 1
             elif known:
                 await self._undo(ref.uid)
-            return cdi.prepared(record)
+        if record.devices:
+            await self._reach.join(record)
+        return cdi.prepared(record)
 
     async def _unprepare(self, ref: ClaimRef) -> None:
         if not is_claim_uid(ref.uid):
             return  # never prepared, so it is unprepared
         async with self._store.lock(ref.uid):
+            known = self._store.load(ref.uid)
             await self._sockets.close(ref.uid)
             await self._forget(ref.uid)
             self.unprepared += 1
+        if known:
+            await self._reach.leave(known)
 
     def _is_prepared(self, record: ClaimRecord) -> bool:
         is_this_boot = record.boot_id == self._place.boot_id
@@ -200,7 +221,7 @@ class Preparer:
     async def _repeat(self, known: ClaimRecord) -> None:
         """Have everything of a prepared claim there, and disturb nobody who uses it."""
         record = claims.refreshed(known, self._current())
-        await self._sockets.open(record)
+        await self._reach.open(record)
         await self._write(record, is_changed=record != known)
 
     async def _decide(self, ref: ClaimRef, known: ClaimRecord | None) -> ClaimRecord:
@@ -225,7 +246,7 @@ class Preparer:
             boot_id=self._place.boot_id,
         )
         async with self._store.reservation():
-            await _in_thread(lambda: self._store.save(record, is_durable=False))
+            await in_thread(lambda: self._store.save(record, is_durable=False))
         return record
 
     async def _reserve(self, claim: Json, ref: ClaimRef) -> ClaimRecord:
@@ -237,7 +258,7 @@ class Preparer:
             changed = self._changed
             try:
                 async with self._store.reservation():
-                    return await _in_thread(self._reserve_now, claim, ref, self._current())
+                    return await in_thread(self._reserve_now, claim, ref, self._current())
             except NotReadyError:
                 if loop.time() >= deadline:
                     raise
@@ -270,11 +291,11 @@ class Preparer:
         try:
             if known and known.devices != record.devices:
                 await self._sockets.close(uid)
-            await self._sockets.open(record)
+            await self._reach.open(record)
             await self._write(replace(record, state=ClaimState.COMPLETED), is_changed=True)
         except BaseException:
             if known and known.state is ClaimState.COMPLETED:
-                await _in_thread(self._store.save, known)  # of an earlier boot: still worth knowing
+                await in_thread(self._store.save, known)  # of an earlier boot: still worth knowing
             else:
                 await self._undo(uid)
             raise
@@ -289,9 +310,8 @@ class Preparer:
             if is_changed:
                 self._store.save(record)
 
-        await _in_thread(write)
-        self._holds[record.ref.uid] = (record, claims.holds(record))
-        self._show()
+        await in_thread(write)
+        self.noted(record)
 
     async def _forget(self, uid: str) -> None:
         """Remove the CDI file, then the checkpoint: what is half done stays known."""
@@ -300,7 +320,7 @@ class Preparer:
             self._store.remove_cdi(uid)
             self._store.remove(uid)
 
-        await _in_thread(forget)
+        await in_thread(forget)
         if self._holds.pop(uid, None):
             self._show()
 
@@ -336,15 +356,15 @@ class Preparer:
 
     async def _recover(self) -> None:
         """Remove what no claim owns, and have the files of every prepared claim written anew."""
-        records = await _in_thread(self._store.records)
+        records = await in_thread(self._store.records)
         known = {record.ref.uid for record in records}
-        leftovers = await _in_thread(self._store.leftovers)
+        leftovers = await in_thread(self._store.leftovers)
         for uid in sorted((leftovers | self._sockets.uids()) - known):
             async with self._store.lock(uid):
-                if await _in_thread(self._store.load, uid) is None:
+                if await in_thread(self._store.load, uid) is None:
                     _log.info("removing what is left of a claim", uid=uid)
                     await self._sockets.close(uid)
-                    await _in_thread(self._store.sweep, uid)
+                    await in_thread(self._store.sweep, uid)
         for record in records:
             self._repairs[record.ref.uid] = _Repair()
 
@@ -382,7 +402,7 @@ class Preparer:
             del self._repairs[uid]
 
     async def _rewrite(self, uid: str) -> None:
-        known = await _in_thread(self._store.load, uid)
+        known = await in_thread(self._store.load, uid)
         if known is None or known.state is not ClaimState.COMPLETED:
             return
         record = claims.refreshed(known, self._current())
@@ -390,17 +410,17 @@ class Preparer:
         if record != known:
             self.rewritten += 1
             _log.info("claim's files follow the facts", claim=str(record.ref), uid=uid)
-        await self._sockets.open(record)
+        await self._reach.open(record)
 
     async def _clean_started(self) -> None:
-        for record in await _in_thread(self._store.records):
+        for record in await in_thread(self._store.records):
             if record.state is ClaimState.STARTED:
                 await self._clean(record.ref)
 
     async def _clean(self, ref: ClaimRef) -> bool:
         """Undo a started claim that nobody will finish; return whether it is gone."""
         async with self._store.lock(ref.uid):
-            record = await _in_thread(self._store.load, ref.uid)
+            record = await in_thread(self._store.load, ref.uid)
             if record is None:
                 return True
             if record.state is not ClaimState.STARTED or await self._is_alive(ref):
@@ -423,7 +443,7 @@ class Preparer:
     async def _read(self) -> Sequence[ClaimRecord]:
         """Read all records, another agent's too, and show what they hold."""
         shown = self._shown
-        records = await _in_thread(self._store.records)
+        records = await in_thread(self._store.records)
         if shown != self._shown:  # what was read may be older than what is shown: next time
             return records
         # The store gives the same object for a file that is the same: only what is new is made.
@@ -471,16 +491,6 @@ class _Repair:
 def _by_name_of_claim(held: _Held) -> tuple[str, str, str]:
     ref = held[0].ref
     return ref.namespace, ref.name, ref.uid
-
-
-async def _in_thread(call: Callable[..., _T], *arguments: Any) -> _T:
-    """Do file work in a thread; when cancelled, wait for its end, so that locks cover it."""
-    work = asyncio.get_running_loop().run_in_executor(None, call, *arguments)
-    try:
-        return await asyncio.shield(work)
-    except asyncio.CancelledError:
-        await asyncio.wait([work])
-        raise
 
 
 async def _woken(event: asyncio.Event, seconds: float) -> None:

@@ -37,9 +37,9 @@ def client_properties(document: Json) -> Mapping[str, str]:
 
     A client can change no property whose name begins with `pipewire.sec.`, and any other one
     (measured with 1.4.2); `pipewire.access` stays as it is stamped. With one that PipeWire and
-    WirePlumber don't know, a client waits until `claim-access.lua` lets it in. Nothing in here
-    changes while the claim is prepared, since a change would cut its clients. Raises `KeyError`
-    or `TypeError` when the document isn't one.
+    WirePlumber don't know, a client waits until `claim-access.lua` lets it in. A change cuts the
+    claim's clients: while its containers run there is only one, when a second pod comes to have a
+    claim that was joined with others. Raises `KeyError` or `TypeError` when the document isn't one.
     """
     claim = document["claim"]
     return {
@@ -53,11 +53,12 @@ def client_properties(document: Json) -> Mapping[str, str]:
 
 
 def _reach(document: Json) -> Mapping[str, Mapping[str, object]]:
-    """Return what each device of any request may be used for."""
-    reach = {}
-    for devices in document["requests"].values():
+    """Return what each device may be used for: of any request, and of the pod's other claims."""
+    reach: dict[str, dict[str, object]] = {}
+    for devices in (*document["requests"].values(), document.get("joined", ())):
         for device in devices:
             direction = {"sink": "playback", "source": "capture"}[device["kind"]]
             allowed = [key for key in ("monitor", "setVolume", "shared") if device.get(key)]
-            reach[device["device"]] = {"direction": direction, **dict.fromkeys(allowed, True)}
+            known = reach.setdefault(device["device"], {"direction": direction})
+            known.update(dict.fromkeys(allowed, True))
     return reach

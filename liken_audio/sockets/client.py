@@ -8,11 +8,12 @@ import asyncio
 import contextlib
 import json
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 from liken_audio.api import Json
 from liken_audio.dra.claim_folder import CLAIM_FILE, is_claim_uid
-from liken_audio.dra.claims import ClaimRecord
+from liken_audio.dra.claims import ClaimedDevice, ClaimRecord
 from liken_audio.graph.model import Direction
 
 _Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
@@ -33,12 +34,15 @@ class SocketClient:
         self._control = control
         self._idle: list[_Connection] = []
 
-    async def open(self, record: ClaimRecord) -> None:
-        """Have the claim's directory with its socket ready; idempotent. `OSError` says why not."""
+    async def open(self, record: ClaimRecord, joined: Sequence[ClaimedDevice] = ()) -> None:
+        """Have the claim's directory with its socket ready; idempotent. `OSError` says why not.
+
+        `joined` are devices of the pod's other claims that the socket reaches too.
+        """
         folder = self._folder(record.ref.uid)
         folder.mkdir(parents=True, exist_ok=True)
         folder.chmod(0o755)  # whatever the umask: the container's user must get in
-        text = json.dumps(claim_document(record), indent=1, ensure_ascii=False) + "\n"
+        text = json.dumps(claim_document(record, joined), indent=1, ensure_ascii=False) + "\n"
         _write_whole(folder / CLAIM_FILE, text)
         if not await self._sync(record.ref.uid):
             raise OSError(f"claim-sockets doesn't see {folder}: it must have the same claims dir")
@@ -115,30 +119,22 @@ class SocketClient:
         return document
 
 
-def claim_document(record: ClaimRecord) -> Json:
+def claim_document(record: ClaimRecord, joined: Sequence[ClaimedDevice] = ()) -> Json:
     """Return `claim.json`: what a program in the container may want to know, and nothing secret.
 
-    `requests` has for each request its devices in the order of the allocation. What a class allows
-    stands there as true or not at all.
+    `requests` has for each request its devices in the order of the allocation, `joined` those of
+    the pod's other claims that the socket reaches too. What a class allows stands there as true or
+    not at all.
     """
     requests: dict[str, list[Json]] = {}
     for device in record.devices:
-        allowed = {
-            "monitor": device.parameters.monitor,
-            "setVolume": device.parameters.set_volume,
-            "shared": device.share_id is not None,
+        facts = {
+            "nodeName": device.node_name,
+            "channels": device.channels,
+            "rate": device.rate_hz,
         }
-        requests.setdefault(device.request_name, []).append(
-            {
-                "device": device.device,
-                "kind": "sink" if device.direction is Direction.PLAYBACK else "source",
-                "nodeName": device.node_name,
-                "channels": device.channels,
-                "rate": device.rate_hz,
-                **{key: True for key, is_so in allowed.items() if is_so},
-            }
-        )
-    return {
+        requests.setdefault(device.request_name, []).append(_access(device) | facts)
+    document = {
         "version": 1,
         "claim": {
             "namespace": record.ref.namespace,
@@ -147,6 +143,20 @@ def claim_document(record: ClaimRecord) -> Json:
         },
         "pulse": record.has_pulse,
         "requests": requests,
+    }
+    return document | ({"joined": [_access(device) for device in joined]} if joined else {})
+
+
+def _access(device: ClaimedDevice) -> Json:
+    allowed = {
+        "monitor": device.parameters.monitor,
+        "setVolume": device.parameters.set_volume,
+        "shared": device.share_id is not None,
+    }
+    return {
+        "device": device.device,
+        "kind": "sink" if device.direction is Direction.PLAYBACK else "source",
+        **{key: True for key, is_so in allowed.items() if is_so},
     }
 
 

@@ -41,11 +41,11 @@ class SlowSockets(SocketClient):
         self.entered = asyncio.Event()
         self.opens = 0
 
-    async def open(self, record: Any) -> None:
+    async def open(self, record: Any, joined: Any = ()) -> None:
         self.opens += 1
         self.entered.set()
         await self.go.wait()
-        await super().open(record)
+        await super().open(record, joined)
 
 
 class Agent:

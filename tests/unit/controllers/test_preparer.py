@@ -16,7 +16,14 @@ from liken_audio.api import RESOURCE_CLAIMS, Rejected, Unreachable
 from liken_audio.claim_store import ClaimStore
 from liken_audio.controllers import preparer
 from liken_audio.controllers.preparer import Partners, Place, Preparer
-from liken_audio.dra.claims import ClaimError, ClaimRecord, ClaimRef, ClaimState, PreparedDevice
+from liken_audio.dra.claims import (
+    ClaimedDevice,
+    ClaimError,
+    ClaimRecord,
+    ClaimRef,
+    ClaimState,
+    PreparedDevice,
+)
 from liken_audio.dra.health import HealthStatus
 from liken_audio.graph.device_graph import DeviceGraph
 from liken_audio.graph.model import CardsSnapshot, Node, NodeId, PipeWireSnapshot, Source
@@ -53,7 +60,7 @@ class FakeSockets:
         self.go.set()
         self.entered = asyncio.Event()
 
-    async def open(self, record: ClaimRecord) -> None:
+    async def open(self, record: ClaimRecord, joined: Sequence[ClaimedDevice] = ()) -> None:
         self.opened.append(record)
         self.entered.set()
         await self.go.wait()
