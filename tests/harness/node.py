@@ -73,12 +73,13 @@ class Node:
 
     def start(self) -> Self:
         """Start both and wait until the agent says that it is alive."""
-        control = self._folder / "control"
-        for folder in (self.registry, self.plugin, self.cdi, self.claims, control):
+        for folder in (self.registry, self.plugin, self.cdi, self.claims, self._control.parent):
             folder.mkdir(parents=True, exist_ok=True)
         try:
-            self.start_claim_sockets()
-            self.start_agent()
+            self.launch_claim_sockets()
+            self.launch_agent()
+            self._wait_claim_sockets()
+            self._wait_agent()
         except BaseException:
             self.end()
             raise
@@ -86,15 +87,19 @@ class Node:
 
     def start_claim_sockets(self) -> None:
         """Start claim-sockets and wait until it answers; for after `claim_sockets.kill()`."""
-        control = Path(self._sockets_flags()["control"])
-        control.unlink(missing_ok=True)
+        self.launch_claim_sockets()
+        self._wait_claim_sockets()
+
+    def launch_claim_sockets(self) -> Program:
+        """Start claim-sockets and don't wait."""
+        self._control.unlink(missing_ok=True)
         self._claim_sockets = self._run("claim-sockets", self._sockets_flags())
-        wait_until(control.is_socket, "claim-sockets", READY_SECONDS, [self._claim_sockets])
+        return self._claim_sockets
 
     def start_agent(self) -> None:
         """Start the agent and wait until it is alive; for after `agent.kill()`."""
         self.launch_agent()
-        wait_until(lambda: self.answers("/healthz"), "the agent", READY_SECONDS, [self.agent])
+        self._wait_agent()
 
     def launch_agent(self) -> Program:
         """Start the agent and don't wait."""
@@ -218,11 +223,21 @@ class Node:
             line = ["unshare", "--mount", "--", "sh", "-c", _OTHER_BOOT, str(file), *line]
         return self._programs.start(command, line, environment)
 
+    @property
+    def _control(self) -> Path:
+        return self._folder / "control" / "sockets"
+
+    def _wait_claim_sockets(self) -> None:
+        wait_until(self._control.is_socket, "claim-sockets", READY_SECONDS, [self.claim_sockets])
+
+    def _wait_agent(self) -> None:
+        wait_until(lambda: self.answers("/healthz"), "the agent", READY_SECONDS, [self.agent])
+
     def _sockets_flags(self) -> Mapping[str, str]:
         return {
             "claims-dir": str(self.claims),
             "pipewire-remote": str(self.stack.remote),
-            "control": str(self._folder / "control" / "sockets"),
+            "control": str(self._control),
         }
 
     def _agent_flags(self) -> Mapping[str, str]:

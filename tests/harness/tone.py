@@ -111,6 +111,10 @@ class Recorder:
         """Length of the longest loud stretch so far."""
         return measure(read_left(self._file)).seconds
 
+    def share(self, frequency_hz: float) -> float:
+        """Share of the energy of the last half second at that frequency, 0 to 1."""
+        return _purity(read_left(self._file)[-RATE_HZ // 2 :], frequency_hz, RATE_HZ)
+
     def stop(self) -> Sound:
         """Stop and measure; an error when the recorder died on the way."""
         if self._program is not None:
