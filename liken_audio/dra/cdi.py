@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from liken_audio.api import DRIVER, Json
-from liken_audio.dra.claim_folder import CONTAINER_DIR, SOCKET
+from liken_audio.dra.claim_folder import CONTAINER_DIR, PULSE_SOCKET, SOCKET
 from liken_audio.dra.claims import ClaimedDevice, ClaimRecord, PreparedDevice
 from liken_audio.graph.model import Direction
 
@@ -92,6 +92,8 @@ def _environment(record: ClaimRecord, device: ClaimedDevice) -> dict[str, str]:
             d.node_name for d in record.devices if d.request_name == device.request_name
         ),
     }
+    if record.has_pulse:
+        environment |= _pulse_environment(record)
     # A request named `x-remote` beside `x` owns LIKEN_AUDIO_X_REMOTE: a node's name is the promise,
     # the socket is also in PIPEWIRE_REMOTE.
     if f"{variable}_REMOTE" not in node_variables:
@@ -103,6 +105,18 @@ def _default_node(record: ClaimRecord) -> str:
     """The node of the claim's first sink; of its first source when it has no sink."""
     sinks = [d for d in record.devices if d.direction is Direction.PLAYBACK]
     return (sinks or list(record.devices))[0].node_name
+
+
+def _pulse_environment(record: ClaimRecord) -> dict[str, str]:
+    found = {"PULSE_SERVER": f"unix:{CONTAINER_DIR}/{record.ref.uid}/{PULSE_SOCKET}"}
+    for variable, direction in (
+        ("PULSE_SINK", Direction.PLAYBACK),
+        ("PULSE_SOURCE", Direction.CAPTURE),
+    ):
+        nodes = [d.node_name for d in record.devices if d.direction is direction]
+        if nodes:
+            found[variable] = nodes[0]
+    return found
 
 
 def _variable(request: str) -> str:

@@ -120,6 +120,8 @@ def _properties(endpoint: Endpoint) -> Mapping[str, str]:
         "object.linger": "true",
         # Where the host's WirePlumber runs and not ours, it must not put back an old volume.
         "state.restore-props": "false",
+        # pipewire-pulse takes no node without a priority for a claim's default sink or source.
+        "priority.session": "1000",
         "node.description": _description(endpoint),
         DEVICE_PROPERTY: endpoint.name,
         RECIPE_PROPERTY: _fingerprint(endpoint),

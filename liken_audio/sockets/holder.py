@@ -15,17 +15,24 @@ import asyncio
 import contextlib
 import fcntl
 import json
-import os
 import signal
-import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import structlog
 
-from liken_audio.dra.claim_folder import CLAIM_FILE, SOCKET, client_properties, is_claim_uid
+from liken_audio.dra.claim_folder import (
+    CLAIM_FILE,
+    PULSE_SOCKET,
+    SERVER_PROPERTY,
+    SOCKET,
+    client_properties,
+    is_claim_uid,
+)
 from liken_audio.sockets.connection import PipeWireConnection
+from liken_audio.sockets.context import Context, make_context
+from liken_audio.sockets.pulse import PulseServer
 
 LOOK_INTERVAL = 1.0
 """Seconds between looks at the folders."""
@@ -38,16 +45,28 @@ _log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class _Context:
-    """A security context in PipeWire that we keep alive."""
+class _Wanted:
+    """What a claim's file asks for."""
 
-    closing: int
-    """Our end of the pipe: closing it disconnects the clients."""
-    inode: int
-    """Of the socket's file."""
-    claim_file: tuple[int, int]
-    """Inode and time of the claim file that it was made for."""
     properties: Mapping[str, str]
+    """Of the claim's clients."""
+    has_pulse: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """A claim's sockets that we keep alive."""
+
+    wanted: _Wanted
+    claim_file: tuple[int, int]
+    """Inode and time of the claim file that they were made for."""
+    context: Context
+    pulse: PulseServer | None
+
+    def is_at(self, folder: Path) -> bool:
+        """Whether the files in the claim's folder are still those of its sockets."""
+        is_pulse_there = self.pulse is None or self.pulse.is_at(folder / PULSE_SOCKET)
+        return is_pulse_there and self.context.is_at(folder / SOCKET)
 
 
 class Holder:
@@ -57,9 +76,12 @@ class Holder:
         self._claims_dir = claims_dir
         self._remote = remote
         self._control = control
-        self._contexts: dict[str, _Context] = {}
+        self._held: dict[str, _Held] = {}
         self._connection: PipeWireConnection | None = None
         self._connected = asyncio.Event()
+        self._tasks: asyncio.TaskGroup | None = None
+        self._private = control.parent / f"{control.name}.pulse"
+        """Folder of the sockets that pipewire-pulse connects to."""
         self._one_at_a_time = asyncio.Lock()
         self._reported: dict[str, str] = {}
         self.created = 0
@@ -69,15 +91,17 @@ class Holder:
         """Hold the sockets until cancelled."""
         self._claims_dir.mkdir(parents=True, exist_ok=True, mode=0o755)
         self._control.parent.mkdir(parents=True, exist_ok=True, mode=0o755)
+        self._private.mkdir(exist_ok=True, mode=0o700)
         with (self._control.parent / f"{self._control.name}.lock").open("w") as lock:
             await _only_one(lock.fileno())
             try:
                 async with asyncio.TaskGroup() as tasks:
+                    self._tasks = tasks
                     tasks.create_task(self._stay_connected())
                     tasks.create_task(self._look())
                     tasks.create_task(self._serve(tasks))
             finally:
-                for uid in list(self._contexts):
+                for uid in list(self._held):
                     self._drop(uid)
 
     async def sync(self, uid: str) -> bool:
@@ -86,12 +110,13 @@ class Holder:
         Raises `OSError` or `TimeoutError` when it should be live and can't.
         """
         async with self._one_at_a_time:
-            properties = self._wanted(uid)
-            if properties is None:
+            wanted = self._wanted(uid)
+            if wanted is None:
                 self._drop(uid)
                 return False
-            if not self._is_live(uid, properties):
-                await self._create(uid, properties)
+            held = self._held.get(uid)
+            if held is None or held.wanted != wanted or not held.is_at(self._claims_dir / uid):
+                await self._create(uid, wanted)
             return True
 
     async def _stay_connected(self) -> None:
@@ -132,7 +157,7 @@ class Holder:
 
     async def _sync_all(self) -> None:
         folders = {path.name for path in self._claims_dir.iterdir() if is_claim_uid(path.name)}
-        for uid in sorted(folders | self._contexts.keys()):
+        for uid in sorted(folders | self._held.keys()):
             if self._is_untouched(uid):
                 continue
             try:
@@ -142,11 +167,11 @@ class Holder:
             else:
                 self._reported.pop(uid, None)
 
-    def _wanted(self, uid: str) -> dict[str, str] | None:
-        """Return the properties of the claim's clients; None when there is to be no socket."""
+    def _wanted(self, uid: str) -> _Wanted | None:
+        """Return what the claim's file asks for; None when there is to be no socket."""
         try:
             document = json.loads((self._claims_dir / uid / CLAIM_FILE).read_bytes())
-            return dict(client_properties(document))
+            return _Wanted(client_properties(document), document.get("pulse") is True)
         except (FileNotFoundError, NotADirectoryError):
             return None
         except (ValueError, TypeError, KeyError) as error:
@@ -154,19 +179,13 @@ class Holder:
 
     def _is_untouched(self, uid: str) -> bool:
         """Whether nothing has happened to a claim with a socket: two looks, and no file read."""
-        context = self._contexts.get(uid)
+        held = self._held.get(uid)
         folder = self._claims_dir / uid
         return (
-            context is not None
-            and _inode(folder / SOCKET) == context.inode
-            and _identity(folder / CLAIM_FILE) == context.claim_file
+            held is not None
+            and held.is_at(folder)
+            and _identity(folder / CLAIM_FILE) == held.claim_file
         )
-
-    def _is_live(self, uid: str, properties: Mapping[str, str]) -> bool:
-        context = self._contexts.get(uid)
-        if context is None or context.properties != properties:
-            return False
-        return _inode(self._claims_dir / uid / SOCKET) == context.inode
 
     def _forget_dead(self) -> None:
         """Drop contexts whose PipeWire is gone: nobody listens behind their sockets any more.
@@ -174,42 +193,46 @@ class Holder:
         A connection can also break while PipeWire lives; its contexts, and the pods that play
         through them, then live on.
         """
-        for uid in list(self._contexts):
-            if not _is_listened(self._claims_dir / uid, SOCKET):
+        for uid, held in list(self._held.items()):
+            if not held.context.is_alive():
                 self._drop(uid)
 
-    async def _create(self, uid: str, properties: Mapping[str, str]) -> None:
+    async def _create(self, uid: str, wanted: _Wanted) -> None:
+        folder = self._claims_dir / uid
+        claim_file = _identity(folder / CLAIM_FILE)
+        context = await self._make_context(folder / SOCKET, wanted.properties)
+        self._drop(uid)
+        try:
+            pulse = self._start_pulse(uid, wanted.properties) if wanted.has_pulse else None
+        except OSError:
+            context.close()
+            raise
+        self._held[uid] = _Held(wanted, claim_file, context, pulse)
+        self.created += 1
+        _log.info("claim's socket serves", uid=uid, claim=wanted.properties["pipewire.sec.app-id"])
+
+    async def _make_context(self, path: Path, properties: Mapping[str, str]) -> Context:
         connection = self._connection
         if connection is None:
             raise ConnectionError(f"PipeWire isn't there: no connection to {self._remote}")
-        folder = self._claims_dir / uid
-        claim_file = _identity(folder / CLAIM_FILE)
-        listening, inode = _listen(folder, f".{SOCKET}")
-        ours, theirs = -1, -1
-        try:
-            theirs, ours = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-            await connection.create_context(listening, theirs, properties)
-            (folder / f".{SOCKET}").replace(folder / SOCKET)
-        except BaseException:
-            if ours >= 0:
-                os.close(ours)
-            with contextlib.suppress(OSError):
-                (folder / f".{SOCKET}").unlink()
-            raise
-        finally:
-            listening.close()
-            if theirs >= 0:
-                os.close(theirs)
-        self._drop(uid)
-        self._contexts[uid] = _Context(ours, inode, claim_file, dict(properties))
-        self.created += 1
-        _log.info("claim's socket serves", uid=uid, claim=properties["pipewire.sec.app-id"])
+        return await make_context(connection, path, properties)
+
+    def _start_pulse(self, uid: str, properties: Mapping[str, str]) -> PulseServer:
+        async def connect(path: Path) -> Context:
+            return await self._make_context(path, {**properties, SERVER_PROPERTY: "pulse"})
+
+        server = PulseServer(self._claims_dir / uid / PULSE_SOCKET, self._private / uid, connect)
+        if self._tasks is not None:
+            server.start(self._tasks)
+        return server
 
     def _drop(self, uid: str) -> None:
-        context = self._contexts.pop(uid, None)
+        held = self._held.pop(uid, None)
         self._reported.pop(uid, None)
-        if context is not None:
-            os.close(context.closing)
+        if held is not None:
+            held.context.close()
+            if held.pulse is not None:
+                held.pulse.end()
             _log.info("claim's socket ended", uid=uid)
 
     async def _serve(self, tasks: asyncio.TaskGroup) -> None:
@@ -289,40 +312,6 @@ async def _only_one(descriptor: int) -> None:
             return
 
 
-def _listen(folder: Path, name: str) -> tuple[socket.socket, int]:
-    """Return a socket that listens in `folder`, and the inode of its file.
-
-    Bound through the folder's descriptor: the path of a folder may be longer than a socket's can.
-    """
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        path = Path(f"/proc/self/fd/{descriptor}/{name}")
-        path.unlink(missing_ok=True)
-        listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
-        try:
-            listening.bind(str(path))
-            path.chmod(0o666)  # any user of any container that has the folder
-            listening.listen(64)
-        except BaseException:
-            listening.close()
-            raise
-        return listening, path.stat().st_ino
-    finally:
-        os.close(descriptor)
-
-
-def _is_listened(folder: Path, name: str) -> bool:
-    try:
-        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    except OSError:
-        return False
-    try:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as probe:
-            return probe.connect_ex(f"/proc/self/fd/{descriptor}/{name}") == 0
-    finally:
-        os.close(descriptor)
-
-
 def _identity(path: Path) -> tuple[int, int]:
     """Inode and time of a file; zeros when it is gone."""
     try:
@@ -330,13 +319,6 @@ def _identity(path: Path) -> tuple[int, int]:
     except OSError:
         return 0, 0
     return status.st_ino, status.st_mtime_ns
-
-
-def _inode(path: Path) -> int | None:
-    try:
-        return path.stat().st_ino
-    except OSError:
-        return None
 
 
 def _reason(group: BaseExceptionGroup[BaseException]) -> str:

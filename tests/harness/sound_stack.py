@@ -142,7 +142,7 @@ class SoundStack:
             "object.linger=true audio.position=[FL FR]"
         )
         if device:
-            properties += f" audio.liken.sh.device={device}"
+            properties += f" audio.liken.sh.device={device} priority.session=1000"
         self.run("pw-cli", "create-node", "adapter", f"{{ {properties} }}")
         wait_until(lambda: name in self.nodes(), f"the node {name}", READY_SECONDS)
 

@@ -120,7 +120,11 @@ async def test_a_claim_s_socket_is_live_when_open_returns(site: Site) -> None:
         folder, socket = site.claims_dir / "a", site.socket("a")
         assert stat.S_IMODE(folder.stat().st_mode) == 0o755
         assert stat.S_IMODE(socket.stat().st_mode) == 0o666
-        assert sorted(path.name for path in folder.iterdir()) == ["claim.json", "pipewire-0"]
+        assert sorted(path.name for path in folder.iterdir()) == [
+            "claim.json",
+            "pipewire-0",
+            "pulse",
+        ]
 
 
 async def test_a_stream_plays_through_it(site: Site) -> None:
@@ -238,6 +242,7 @@ async def test_after_pipewire_s_restart_each_claim_has_a_live_socket_at_its_plac
         assert sorted(path.name for path in (site.claims_dir / "a").iterdir()) == [
             "claim.json",
             "pipewire-0",
+            "pulse",
         ]
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from liken_audio.dra.cdi import KIND, prepared, spec
 from liken_audio.dra.claims import ClaimedDevice, ClaimRecord, PreparedDevice
+from liken_audio.dra.parameters import Parameters
 from liken_audio.graph.model import Direction
 from tests.builders import CLAIM_UID, claim_record, claim_ref, claimed_device
 
@@ -51,6 +52,8 @@ def test_a_claim_of_one_sink_makes_this_file() -> None:
                         f"PIPEWIRE_REMOTE={folder}/pipewire-0",
                         "PIPEWIRE_NODE=speaker",
                         "LIKEN_AUDIO_OUT=speaker",
+                        f"PULSE_SERVER=unix:{folder}/pulse",
+                        "PULSE_SINK=speaker",
                         f"LIKEN_AUDIO_OUT_REMOTE={folder}/pipewire-0",
                     ],
                     "mounts": [
@@ -125,6 +128,20 @@ def test_the_default_node_is_the_sink_s_even_when_the_source_comes_first() -> No
 
 def test_the_default_node_of_a_claim_without_a_sink_is_its_source_s() -> None:
     assert environment(document(SOURCE)["devices"][0])["PIPEWIRE_NODE"] == "mic"
+
+
+def test_pulse_clients_are_told_the_first_sink_and_the_first_source_that_there_is() -> None:
+    for device in document(SOURCE, SINK, SECOND_SINK)["devices"]:
+        found = environment(device)
+        assert (found["PULSE_SINK"], found["PULSE_SOURCE"]) == ("speaker", "mic")
+    assert "PULSE_SINK" not in environment(document(SOURCE)["devices"][0])
+    assert "PULSE_SOURCE" not in environment(document(SINK)["devices"][0])
+
+
+def test_a_claim_without_a_pulse_socket_tells_of_none() -> None:
+    silent = claimed_device(device="tv", parameters=Parameters(pulse=False))
+    for device in document(SINK, silent)["devices"]:
+        assert not [key for key in environment(device) if key.startswith("PULSE_")]
 
 
 def test_the_devices_of_a_claim_make_the_same_container_in_every_order() -> None:

@@ -56,6 +56,7 @@ def test_an_endpoint_without_a_node_gets_one() -> None:
     assert created.properties["object.linger"] == "true"
     assert created.properties[DEVICE_PROPERTY] == NAME
     assert created.properties["state.restore-props"] == "false"
+    assert created.properties["priority.session"] == "1000"
     assert created.properties["node.description"] == "HDA Intel PCH, ALC257 Analog"
 
 
