@@ -16,14 +16,24 @@ from pathlib import Path
 
 import structlog
 
-from liken_audio.api import DRIVER, NODE_LABEL, RESOURCE_SLICES, SINKS, SOURCES
+from liken_audio.api import (
+    DRIVER,
+    NODE_LABEL,
+    RESOURCE_CLAIMS,
+    RESOURCE_SLICES,
+    SINKS,
+    SOURCES,
+)
 from liken_audio.claim_store import ClaimStore, read_boot_id
 from liken_audio.controllers import preparer, reconciler
+from liken_audio.controllers.claim_reporter import ClaimReporter
+from liken_audio.controllers.claim_watcher import ClaimWatcher
 from liken_audio.controllers.events import EventRecorder
 from liken_audio.controllers.node_keeper import NodeKeeper
 from liken_audio.controllers.preparer import Preparer
 from liken_audio.controllers.publisher import Publisher
 from liken_audio.controllers.reconciler import Reconciler
+from liken_audio.dra.claims import ClaimRef
 from liken_audio.graph.device_graph import DeviceGraph
 from liken_audio.graph.model import Card, Control, Source
 from liken_audio.kubelet import plugin
@@ -121,7 +131,8 @@ def build(settings: Settings, client: KubernetesClient) -> Parts:
     publisher = Publisher(graph, client, slices, settings.node, keeper_of_objects.is_shared)
     for cache in (sinks, sources):
         cache.subscribe(lambda _key: publisher.wake())
-    handler = _preparer(settings, graph, client)
+    store = ClaimStore(Path(settings.plugin_dir), Path(settings.cdi_dir))
+    handler = _preparer(settings, graph, client, store)
     return Parts(
         graph=graph,
         client=client,
@@ -135,20 +146,34 @@ def build(settings: Settings, client: KubernetesClient) -> Parts:
         publisher=publisher,
         reconciler=keeper_of_objects,
         preparer=handler,
+        claim_watcher=_claim_watcher(graph, client, store, handler),
+        claim_reporter=ClaimReporter(graph, settings.node, client, store, _now),
         kubelet=_kubelet_server(settings, handler),
     )
 
 
-def _preparer(settings: Settings, graph: DeviceGraph, client: KubernetesClient) -> Preparer:
+def _preparer(
+    settings: Settings, graph: DeviceGraph, client: KubernetesClient, store: ClaimStore
+) -> Preparer:
     return Preparer(
         graph,
         preparer.Place(node=settings.node, boot_id=read_boot_id(), claims_dir=settings.claims_dir),
         preparer.Partners(
             client=client,
-            store=ClaimStore(Path(settings.plugin_dir), Path(settings.cdi_dir)),
+            store=store,
             sockets=SocketClient(Path(settings.claims_dir), Path(settings.control)),
         ),
     )
+
+
+def _claim_watcher(
+    graph: DeviceGraph, client: KubernetesClient, store: ClaimStore, handler: Preparer
+) -> ClaimWatcher:
+    def watch(ref: ClaimRef) -> Informer:
+        named = f"metadata.name={ref.name}"
+        return Informer(client, RESOURCE_CLAIMS, namespace=ref.namespace, field_selector=named)
+
+    return ClaimWatcher(graph, store, client, watch, handler.observe)
 
 
 def _kubelet_server(settings: Settings, handler: Preparer) -> KubeletServer:

@@ -8,6 +8,8 @@ from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from liken_audio.controllers.claim_reporter import ClaimReporter
+from liken_audio.controllers.claim_watcher import ClaimWatcher
 from liken_audio.controllers.events import EventRecorder
 from liken_audio.controllers.node_keeper import NodeKeeper
 from liken_audio.controllers.preparer import Preparer
@@ -21,6 +23,15 @@ from liken_audio.kubernetes.informer import Informer, Trouble
 from liken_audio.pipewire.watcher import PipeWireWatcher
 from liken_audio.probes import Metric
 from liken_audio.virtual.watcher import VirtualCards
+
+_TROUBLES = {
+    Trouble.STARTING: "isn't read yet",
+    Trouble.NOT_SERVED: (
+        "is not served; install the custom resource definitions (manifests/crds),"
+        " and for resourceslices Kubernetes 1.34 or newer"
+    ),
+    Trouble.FAILING: "can't be read now; look at the agent's log",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +50,8 @@ class Parts:
     publisher: Publisher
     reconciler: Reconciler
     preparer: Preparer
+    claim_watcher: ClaimWatcher
+    claim_reporter: ClaimReporter
     kubelet: KubeletServer
 
     def loops(self) -> Sequence[Coroutine[Any, Any, None]]:
@@ -55,6 +68,8 @@ class Parts:
             self.publisher.run(),
             self.reconciler.run(),
             self.preparer.run(),
+            self.claim_watcher.run(),
+            self.claim_reporter.run(),
         ]
 
     def missing(self) -> list[str]:
@@ -62,12 +77,10 @@ class Parts:
         lines = []
         if Source.PIPEWIRE in self.graph.view().lost:
             lines.append("pipewire: not connected; look at its container's log")
-        lines += [
-            f"api server: {informer.resource.plural}.{informer.resource.group} is not served;"
-            " install the custom resource definitions (manifests/crds)"
-            for informer in (self.sinks, self.sources)
-            if informer.trouble is Trouble.NOT_SERVED
-        ]
+        for informer in (self.slices, self.sinks, self.sources):
+            if informer.trouble is not None:
+                resource = f"{informer.resource.plural}.{informer.resource.group}"
+                lines.append(f"api server: {resource} {_TROUBLES[informer.trouble]}")
         if not self.publisher.is_published:
             lines.append("api server: the ResourceSlice isn't published yet")
         if not self.kubelet.status.is_registered:
@@ -86,10 +99,12 @@ class Parts:
             Metric(*writes, self.publisher.writes, {"loop": "publisher"}),
             Metric(*writes, self.reconciler.writes, {"loop": "reconciler"}),
             Metric(*writes, self.events.writes, {"loop": "events"}),
+            Metric(*writes, self.claim_reporter.writes, {"loop": "claim-reporter"}),
             Metric(*errors, self.publisher.errors, {"loop": "publisher"}),
             Metric(*errors, self.reconciler.errors, {"loop": "reconciler"}),
             Metric(*errors, self.events.errors, {"loop": "events"}),
             Metric(*errors, self.preparer.errors, {"loop": "preparer"}),
+            Metric(*errors, self.claim_reporter.errors, {"loop": "claim-reporter"}),
             Metric(*errors, self.node_keeper.errors, {"loop": "node-keeper"}),
             Metric(*claims, self.preparer.prepared, {"call": "prepare"}),
             Metric(*claims, self.preparer.repeated, {"call": "prepare-again"}),
@@ -106,6 +121,7 @@ class Parts:
             _metric("kubelet_registered", "1: yes.", self.kubelet.status.is_registered),
             _metric("nodes", "PipeWire nodes.", len(view.nodes)),
             _metric("claims", "Prepared claims.", len(view.holds)),
+            _metric("claims_watched", "For another pod's coming.", self.claim_watcher.watched),
             _metric("cpu_seconds_total", "CPU time.", usage.ru_utime + usage.ru_stime),
         ]
 

@@ -41,11 +41,16 @@ def health(endpoints: Iterable[Endpoint], pool: str, *, is_known: bool) -> tuple
     return tuple(_device(endpoint, pool, is_known=is_known) for endpoint in endpoints)
 
 
+def explain(fault: Fault) -> str:
+    """Return why no sound gets through."""
+    return _MESSAGES[fault]
+
+
 def _device(endpoint: Endpoint, pool: str, *, is_known: bool) -> DeviceHealth:
     if not is_known:
         status, message = HealthStatus.UNKNOWN, "PipeWire hasn't answered since the agent's start"
     elif endpoint.fault is None:
         status, message = HealthStatus.HEALTHY, ""
     else:
-        status, message = HealthStatus.UNHEALTHY, _MESSAGES[endpoint.fault]
+        status, message = HealthStatus.UNHEALTHY, explain(endpoint.fault)
     return DeviceHealth(pool=pool, device=endpoint.name, status=status, message=message)
