@@ -7,6 +7,8 @@ found by its zero crossings, and its purity is the share of the energy at that f
 import array
 import itertools
 import math
+import struct
+import wave
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -124,6 +126,17 @@ class Recorder:
 
     def _has_samples(self) -> bool:
         return self._file.exists() and self._file.stat().st_size > 0
+
+
+def write_tone(file: Path, frequency_hz: float, seconds: float = 1.0) -> None:
+    """Write a sine of half of full scale into a WAV file, stereo, 16 bits."""
+    samples = [
+        round(16_000 * math.sin(2 * math.pi * frequency_hz * place / RATE_HZ))
+        for place in range(round(RATE_HZ * seconds))
+    ]
+    with wave.open(str(file), "wb") as writer:
+        writer.setparams((2, 2, RATE_HZ, 0, "NONE", ""))
+        writer.writeframes(b"".join(struct.pack("<hh", each, each) for each in samples))
 
 
 def read_left(file: Path) -> Sequence[int]:

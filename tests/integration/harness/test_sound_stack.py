@@ -1,23 +1,10 @@
 """The harness's own PipeWire: private, restartable, and what plays on it is measured."""
 
-import math
-import struct
-import wave
 from pathlib import Path
 
 from tests.harness.processes import Programs
 from tests.harness.sound_stack import SoundStack
-from tests.harness.tone import RATE_HZ, Recorder
-
-
-def write_tone(file: Path, frequency_hz: float) -> None:
-    samples = [
-        round(16_000 * math.sin(2 * math.pi * frequency_hz * place / RATE_HZ))
-        for place in range(RATE_HZ)
-    ]
-    with wave.open(str(file), "wb") as writer:
-        writer.setparams((1, 2, RATE_HZ, 0, "NONE", ""))
-        writer.writeframes(struct.pack(f"<{len(samples)}h", *samples))
+from tests.harness.tone import Recorder, write_tone
 
 
 def test_a_tone_is_heard_on_its_sink_and_on_no_other(
