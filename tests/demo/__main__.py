@@ -32,7 +32,8 @@ class Interrupted(BaseException):
 def main() -> int:
     """Run the demo; returns the exit code."""
     named = os.environ.get("DEMO_KUBECONFIG", "")
-    kubeconfig = Path(named).absolute() if named else None
+    # Not every shell resolves the ~ of NAME=~/file.
+    kubeconfig = Path(named).expanduser().absolute() if named else None
     refusal = _refusal(kubeconfig)
     if refusal:
         print(f"demo: {refusal}", file=sys.stderr)
@@ -74,6 +75,7 @@ def _stay(screen: Screen, demo: Demo) -> None:
 All of it stays up; Ctrl-C ends it. In another terminal:
 
   export KUBECONFIG={demo.cluster.kubeconfig}
+  export PATH="{Path(shutil.which("kubectl") or "kubectl").parent}:$PATH"
   kubectl get sinks,sources -o wide
   kubectl patch sink {SINK} --type=merge -p '{{"spec":{{"mute":true}}}}'
   kubectl describe sink {SINK}
