@@ -1,6 +1,6 @@
 """`make bench`: start the real parts, measure, print the table; status 1 when a bound is broken.
 
-`python -m tests.bench [prepare|status|storm|startup|idle]…` measures only what is named.
+`python -m tests.bench [startup|status|storm|prepare|claims|idle]…` measures only what is named.
 """
 
 import sys
@@ -73,6 +73,7 @@ def _measure(node: Node, stack: SoundStack, api: Api, names: Sequence[str]) -> i
         "status": lambda: measures.status(stack, api, SINK),
         "storm": lambda: measures.storm(node, stack, api, SINK),
         "prepare": lambda: measures.prepare(node, api),
+        "claims": lambda: measures.claims(node, stack, api),
         "idle": lambda: measures.idle(node, IDLE_SECONDS),
     }
     if unknown := set(names) - set(steps):

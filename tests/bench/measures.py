@@ -4,7 +4,8 @@ import asyncio
 import subprocess
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from grpclib.client import Channel
@@ -25,6 +26,7 @@ CHANGES = 200
 CHANGE_SECONDS = 0.4
 """Between two changes, so that each is one that stands alone."""
 CLAIM_COUNT = 200
+CLAIMS_AT_ONCE = 50
 UPDATES = 10_000
 
 
@@ -112,6 +114,24 @@ def prepare(node: Node, api: Api) -> Sequence[Figure]:
     ]
 
 
+def claims(node: Node, stack: SoundStack, api: Api) -> Sequence[Figure]:
+    """50 claims prepared at once: what they cost, and how fast one is cut from its sound."""
+    asked = [_allocated_claim(node, api, number) for number in range(CLAIMS_AT_ONCE)]
+    holders = {"claim-sockets": node.claim_sockets.pid, "PipeWire": stack.pipewire.pid}
+    before = {name: (_rss(pid), _descriptors(pid)) for name, pid in holders.items()}
+    took, cut = asyncio.run(_prepare_at_once(node, stack, asked))
+    figures = [
+        Figure(f"{CLAIMS_AT_ONCE} claims prepared at once", took.prepared, None, "s"),
+        Figure("unprepare called to connection cut", cut, 2, "s"),
+    ]
+    for name, (rss, descriptors) in before.items():
+        grown = (took.rss[name] - rss) * 1024 / CLAIMS_AT_ONCE
+        opened = (took.descriptors[name] - descriptors) / CLAIMS_AT_ONCE
+        figures.append(Figure(f"a prepared claim: RSS of {name}", grown, None, "kB"))
+        figures.append(Figure(f"a prepared claim: descriptors of {name}", opened, None, ""))
+    return figures
+
+
 def idle(node: Node, seconds: float) -> Sequence[Figure]:
     """Writes and CPU time of an agent that nothing happens to."""
     time.sleep(5)
@@ -130,6 +150,62 @@ def idle(node: Node, seconds: float) -> Sequence[Figure]:
         Figure(f"RSS of the agent, {ENDPOINTS} endpoints", _rss(node.agent.pid), 65, "MB"),
         Figure("RSS of claim-sockets", _rss(node.claim_sockets.pid), None, "MB"),
     ]
+
+
+@dataclass(frozen=True, slots=True)
+class _Cost:
+    prepared: float
+    rss: Mapping[str, float]
+    descriptors: Mapping[str, int]
+
+
+async def _prepare_at_once(
+    node: Node, stack: SoundStack, asked: Sequence[v1.Claim]
+) -> tuple[_Cost, float]:
+    """Return the cost with all prepared, and the seconds from Unprepare to the end of a client."""
+    channel = Channel(path=str(node.plugin / "dra.sock"))
+    stub = v1.DraPluginStub(channel)
+    pids = {"claim-sockets": node.claim_sockets.pid, "PipeWire": stack.pipewire.pid}
+    try:
+        began = time.perf_counter()
+        answer = await stub.node_prepare_resources(
+            v1.NodePrepareResourcesRequest(claims=list(asked)), timeout=45
+        )
+        took = time.perf_counter() - began
+        if errors := [entry.error for entry in answer.claims.values() if entry.error]:
+            raise HarnessError(errors[0])
+        cost = _Cost(
+            took,
+            {name: _rss(pid) for name, pid in pids.items()},
+            {name: _descriptors(pid) for name, pid in pids.items()},
+        )
+        cut = await _cut(node, stub, asked[0])
+        await stub.node_unprepare_resources(
+            v1.NodeUnprepareResourcesRequest(claims=list(asked)), timeout=45
+        )
+    finally:
+        channel.close()
+    return cost, cut
+
+
+async def _cut(node: Node, stub: v1.DraPluginStub, claim: v1.Claim) -> float:
+    # The bare connection: when a tool notices that it has lost its own is the tool's affair.
+    reader, writer = await asyncio.open_unix_connection(node.claims / claim.uid / "pipewire-0")
+    try:
+        began = time.perf_counter()
+        await stub.node_unprepare_resources(
+            v1.NodeUnprepareResourcesRequest(claims=[claim]), timeout=45
+        )
+        async with asyncio.timeout(20):
+            while await reader.read(65536):
+                pass
+        return time.perf_counter() - began
+    finally:
+        writer.close()
+
+
+def _descriptors(pid: int) -> int:
+    return len(list(Path(f"/proc/{pid}/fd").iterdir()))
 
 
 def _device_count(api: Api) -> int:
