@@ -1,7 +1,6 @@
 """Claims as a kubelet brings them: what is right, what is wrong, what is asked twice.
 
-Numbers are those of the 25 scenarios that break naive drivers (docs/limits.md has the list).
-All tests share one agent; after each nothing of its claims may be left.
+Scenarios are numbered by how likely they break a driver; all 25 are in this folder. All tests share one agent; after each nothing of its claims may be left.
 """
 
 import asyncio
@@ -13,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness.cluster import Cluster
+from tests.harness.cluster import Cluster, Json
 from tests.harness.control_plane import ControlPlane
 from tests.harness.kubelet_role import Claim, KubeletRole, PrepareError
 from tests.harness.node import DRIVER, TREE, Node, fresh_node
@@ -68,7 +67,9 @@ async def test_a_claim_is_prepared_once_and_unprepared_without_a_trace(
     (device,) = await kubelet.prepare([claim])
     assert (device.pool, device.device) == (node.name, namespace.device(HDMI))
     assert device.request_names == ("request-0",)
-    assert device.cdi_ids == (f"{DRIVER}/claim={claim.uid}_request-0",)
+    assert device.cdi_ids == tuple(
+        f"{DRIVER}/{kind}={claim.uid}_request-0" for kind in ("claim", "metadata")
+    )
     assert device.share_id is None
     assert await kubelet.prepare([claim]) == [device]
     assert len(node.cdi_files()) == 1
@@ -181,7 +182,7 @@ async def test_claims_with_different_shares_have_one_device_and_equal_shares_do_
 async def test_of_a_claim_on_two_drivers_only_our_device_is_prepared(
     cluster: Cluster, kubelet: KubeletRole, namespace: Namespace
 ) -> None:
-    """Scenario 7."""
+    """Scenario 7; what the other says of its device in the claim's status stays."""
     foreign = {"request": "gpu", "driver": "gpu.example.com", "pool": "p", "device": "gpu-0"}
     config = [opaque({"whatever": True}, "gpu", driver="gpu.example.com")]
     claim = namespace.allocate(namespace.result(HDMI), foreign, config=config)
@@ -198,7 +199,15 @@ async def test_of_a_claim_on_two_drivers_only_our_device_is_prepared(
     (device,) = await kubelet.prepare([claim])
     assert device.device == namespace.device(HDMI)
     assert device.request_names == ("main",)
-    assert entry in namespace.claim(claim.name)["status"]["devices"]
+
+    def entries() -> dict[str, Json]:
+        status = namespace.claim(claim.name)["status"]["devices"]
+        return {each["driver"]: each for each in status}
+
+    wait_until(lambda: DRIVER in entries(), "our entry in the claim's status", 15)
+    (condition,) = entries()[DRIVER]["conditions"]
+    assert (condition["type"], condition["status"]) == ("Ready", "True")
+    assert entries()["gpu.example.com"] == entry
 
 
 @pytest.mark.parametrize(

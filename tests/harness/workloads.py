@@ -97,7 +97,11 @@ class Namespace:
         ]
         configured = [request for entry in config for request in entry["requests"]]
         claim = self.make_claim(*_requests(whole, configured), name=name)
-        allocation = {"devices": {"results": whole, "config": list(config)}}
+        here = {"key": "metadata.name", "operator": "In", "values": [self.node]}
+        allocation = {
+            "devices": {"results": whole, "config": list(config)},
+            "nodeSelector": {"nodeSelectorTerms": [{"matchFields": [here]}]},
+        }
         self.cluster.patch_status(
             "resourceclaim", claim.name, {"allocation": allocation}, self.name
         )
