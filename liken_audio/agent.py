@@ -170,8 +170,8 @@ def _claim_watcher(
     graph: DeviceGraph, client: KubernetesClient, store: ClaimStore, handler: Preparer
 ) -> ClaimWatcher:
     def watch(ref: ClaimRef) -> Informer:
-        named = f"metadata.name={ref.name}"
-        return Informer(client, RESOURCE_CLAIMS, namespace=ref.namespace, field_selector=named)
+        named = f"metadata.namespace={ref.namespace},metadata.name={ref.name}"
+        return Informer(client, RESOURCE_CLAIMS, field_selector=named)
 
     return ClaimWatcher(graph, store, client, watch, handler.observe)
 

@@ -184,7 +184,6 @@ class KubernetesClient:
         self,
         resource: Resource,
         *,
-        namespace: str | None = None,
         label_selector: str = "",
         field_selector: str = "",
         resource_version: str,
@@ -192,7 +191,7 @@ class KubernetesClient:
     ) -> AsyncIterator[AsyncIterator[Json]]:
         """Open a watch and lend its events after `resource_version`, until the server ends it.
 
-        `namespace` None means all. Bookmarks are asked for. Raises an `ApiError` when the answer isn't a watch, breaks off, or
+        Bookmarks are asked for. Raises an `ApiError` when the answer isn't a watch, breaks off, or
         stays silent for `Deadlines.watch_silence`.
         """
         query = [
@@ -206,7 +205,7 @@ class KubernetesClient:
         bounds = aiohttp.ClientTimeout(
             sock_connect=deadlines.connect, sock_read=deadlines.watch_silence
         )
-        request = _Request("GET", _path(resource, namespace), query)
+        request = _Request("GET", _path(resource, None), query)
         async with AsyncExitStack() as stack:
             with self._failing_as(f"watch {request.path}"):
                 response = await stack.enter_async_context(self._answer(request, bounds))

@@ -47,20 +47,14 @@ class ListWatcher(Protocol):
     """What an informer calls; `client.KubernetesClient` is one."""
 
     async def list(
-        self,
-        resource: Resource,
-        *,
-        namespace: str | None = None,
-        label_selector: str = "",
-        field_selector: str = "",
+        self, resource: Resource, *, label_selector: str = "", field_selector: str = ""
     ) -> Json:
-        """Read a whole list; `namespace` None means all."""
+        """Read a whole list."""
 
     def watch(
         self,
         resource: Resource,
         *,
-        namespace: str | None = None,
         label_selector: str = "",
         field_selector: str = "",
         resource_version: str,
@@ -227,15 +221,12 @@ class Informer:
         client: ListWatcher,
         resource: Resource,
         *,
-        namespace: str | None = None,
         label_selector: str = "",
         field_selector: str = "",
     ) -> None:
         self._client = client
         self._resource = resource
         self._selectors = {"label_selector": label_selector, "field_selector": field_selector}
-        if namespace is not None:
-            self._selectors["namespace"] = namespace
         self._reflector = Reflector()
         self._callbacks: list[Callable[[str], None]] = []
         self._synced = asyncio.Event()

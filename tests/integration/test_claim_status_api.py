@@ -386,8 +386,7 @@ async def test_another_pod_that_gets_a_watched_claim_is_seen(
         return Informer(
             client,
             RESOURCE_CLAIMS,
-            namespace=ref.namespace,
-            field_selector=f"metadata.name={ref.name}",
+            field_selector=f"metadata.namespace={ref.namespace},metadata.name={ref.name}",
         )
 
     watcher = ClaimWatcher(site.graph, site.store, client, watch, observe)
