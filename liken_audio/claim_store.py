@@ -6,7 +6,8 @@ doesn't confirm, and `lock` and `reservation` hold across processes: they are re
 kernel on byte ranges of one file, which vanish with the process that held them.
 
 Files: `<state dir>/claims/<uid>.json`, `….broken` for one that can't be read, `.….tmp` while it is
-written; `<cdi dir>/<driver>-<uid>.json`. A container runtime reads every `*.json` in its folder,
+written; `<cdi dir>/<driver>-<uid>.json`; for each request's metadata `<state dir>/dra-device-metadata/<uid>/
+<request>/metadata.json` and `<cdi dir>/<driver>_metadata_<uid>_<request>.json`. A container runtime reads every `*.json` in its folder,
 hidden ones too: temporary names end differently. All methods block for a few file operations and
 may be called from a thread; the locks belong to the event loop.
 """
@@ -17,6 +18,7 @@ import fcntl
 import hashlib
 import json
 import os
+import shutil
 import struct
 import threading
 from collections.abc import AsyncIterator, Sequence
@@ -26,16 +28,18 @@ from pathlib import Path
 import structlog
 
 from liken_audio.api import DRIVER
-from liken_audio.dra.cdi import CdiSpec
+from liken_audio.dra.cdi import CdiSpec, metadata_spec
 from liken_audio.dra.checkpoint import CheckpointError, decode, encode
 from liken_audio.dra.claim_folder import is_claim_uid
 from liken_audio.dra.claims import ClaimRecord
+from liken_audio.dra.metadata import MetadataFile
 
 LOCK_SECONDS = 20.0
 """Longest wait for another agent that works on the same claim."""
 _FIRST_POLL = 0.002
 _LONGEST_POLL = 0.05
 _RESERVATION_OFFSET = 0
+_METADATA_PREFIX = f"{DRIVER}_metadata_"
 
 _log = structlog.get_logger(__name__)
 
@@ -57,6 +61,7 @@ class ClaimStore:
     def __init__(self, state_dir: Path, cdi_dir: Path) -> None:
         self._claims = state_dir / "claims"
         self._cdi = cdi_dir
+        self._metadata = state_dir / "dra-device-metadata"
         self._cache: dict[str, _Cached] = {}
         self._cache_lock = threading.Lock()
         self._waiting: dict[str, tuple[asyncio.Lock, int]] = {}
@@ -139,10 +144,34 @@ class ClaimStore:
         self._cdi.mkdir(parents=True, exist_ok=True, mode=0o755)
         _write_whole(path, text, mode=0o644, is_durable=True)
 
+    def write_metadata(self, record: ClaimRecord, file: MetadataFile) -> None:
+        """Write a request's metadata whole, then the CDI file that mounts it; no fsync.
+
+        A power cut may lose them: after it the claim is prepared anew. `OSError`.
+        """
+        uid = _checked(record.ref.uid)
+        folder = self._metadata / uid / file.request
+        folder.mkdir(parents=True, exist_ok=True)
+        for each in (self._metadata, folder.parent, folder):
+            each.chmod(0o755)  # whatever the umask
+        path = folder / "metadata.json"
+        _write_unless_same(path, file.text)
+        spec = metadata_spec(record, file, str(path))
+        self._cdi.mkdir(parents=True, exist_ok=True, mode=0o755)
+        _write_unless_same(
+            self._cdi / f"{_METADATA_PREFIX}{uid}_{file.request}.json",
+            json.dumps(spec.document, ensure_ascii=False) + "\n",
+        )
+
     def remove_cdi(self, uid: str) -> None:
-        """Remove the claim's CDI file; fine if it is gone."""
-        if is_claim_uid(uid):
-            _unlink(self._cdi_path(uid))
+        """Remove the claim's CDI files and what they mount; fine if they are gone."""
+        if not is_claim_uid(uid):
+            return
+        _unlink(self._cdi_path(uid))
+        for path in self._cdi.glob(f"{_METADATA_PREFIX}{uid}_*.json"):
+            _unlink(path)
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            shutil.rmtree(self._metadata / uid)
 
     def leftovers(self) -> set[str]:
         """Return the UIDs of temporary and CDI files of ours that have no checkpoint.
@@ -157,15 +186,23 @@ class ClaimStore:
             found.add(path.stem.removeprefix(prefix))
         for path in self._cdi.glob(f".{prefix}*.tmp"):
             found.add(path.name[1:].removeprefix(prefix).removesuffix(".json.tmp"))
+        for pattern in (f"{_METADATA_PREFIX}*.json", f".{_METADATA_PREFIX}*.tmp"):
+            for path in self._cdi.glob(pattern):
+                whole = path.name.lstrip(".").removeprefix(_METADATA_PREFIX)
+                found.add(whole.rpartition("_")[0])
+        if self._metadata.is_dir():
+            found |= {path.name for path in self._metadata.iterdir()}
         return {uid for uid in found - known if is_claim_uid(uid)}
 
     def sweep(self, uid: str) -> None:
-        """Remove the temporary files of a claim, and its CDI file when it has no checkpoint."""
+        """Remove the temporary files of a claim, and its CDI files when it has no checkpoint."""
         checkpoint, cdi = self._claims / f"{_checked(uid)}.json", self._cdi_path(uid)
         _unlink(_temporary(checkpoint))
         _unlink(_temporary(cdi))
+        for path in self._cdi.glob(f".{_METADATA_PREFIX}{uid}_*.tmp"):
+            _unlink(path)
         if not checkpoint.exists():
-            _unlink(cdi)
+            self.remove_cdi(uid)
 
     @contextlib.asynccontextmanager
     async def lock(self, uid: str) -> AsyncIterator[None]:
@@ -286,6 +323,14 @@ def _write_whole(path: Path, text: str, *, mode: int, is_durable: bool) -> None:
         raise
     if is_durable:
         _sync_folder(path.parent)
+
+
+def _write_unless_same(path: Path, text: str) -> None:
+    with contextlib.suppress(FileNotFoundError, UnicodeDecodeError):
+        if path.read_text() == text:
+            return
+    _write_whole(path, text, mode=0o644, is_durable=False)
+    path.chmod(0o644)  # whatever the umask: any user of a container reads it
 
 
 def _sync_folder(path: Path) -> None:

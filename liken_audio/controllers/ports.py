@@ -12,6 +12,7 @@ from typing import Protocol
 from liken_audio.api import Json, Resource
 from liken_audio.dra.cdi import CdiSpec
 from liken_audio.dra.claims import ClaimedDevice, ClaimRecord
+from liken_audio.dra.metadata import MetadataFile
 from liken_audio.graph.model import Card, Control, Linear, Node, NodeRecipe
 
 
@@ -112,14 +113,17 @@ class ClaimStore(Protocol):
     def write_cdi(self, uid: str, spec: CdiSpec) -> None:
         """Write the claim's CDI file whole, unless it is there with the same content."""
 
+    def write_metadata(self, record: ClaimRecord, file: MetadataFile) -> None:
+        """Write a request's metadata, and the CDI file that mounts it, unless they are the same."""
+
     def remove_cdi(self, uid: str) -> None:
-        """Remove the claim's CDI file; fine if it is gone."""
+        """Remove the claim's CDI files and what they mount; fine if they are gone."""
 
     def leftovers(self) -> set[str]:
         """UIDs of files that have no record; another agent may just be at work on them."""
 
     def sweep(self, uid: str) -> None:
-        """Remove a claim's temporary files, and its CDI file unless it has a record."""
+        """Remove a claim's temporary files, and its CDI files unless it has a record."""
 
     def lock(self, uid: str) -> AbstractAsyncContextManager[None]:
         """Be the only one, in all agents of this node, to work on a claim. `TimeoutError`."""

@@ -21,7 +21,7 @@ from liken_audio.api import RESOURCE_CLAIMS, ApiError, Json, NotFound, Unreachab
 from liken_audio.controllers.claim_reach import ClaimReach
 from liken_audio.controllers.file_work import in_thread
 from liken_audio.controllers.ports import ClaimSockets, ClaimStore, ResourceClient
-from liken_audio.dra import cdi, claims
+from liken_audio.dra import cdi, claims, metadata
 from liken_audio.dra.claim_folder import is_claim_uid
 from liken_audio.dra.claims import (
     ClaimError,
@@ -34,6 +34,7 @@ from liken_audio.dra.claims import (
     PreparedDevice,
 )
 from liken_audio.dra.health import DeviceHealth, health
+from liken_audio.dra.metadata import MetadataFile
 from liken_audio.graph.device_graph import DeviceGraph
 from liken_audio.graph.endpoints import endpoints
 from liken_audio.graph.model import ClaimHold, ClaimsSnapshot, DeviceName, Endpoint, Source
@@ -190,12 +191,11 @@ class Preparer:
         async with self._store.lock(ref.uid):
             known = self._store.load(ref.uid)  # reads one small file: a thread would cost more
             if known and self._is_prepared(known):
-                await self._repeat(known)
                 self.repeated += 1
-                return cdi.prepared(known)
+                return cdi.prepared(await self._repeat(known))
             record = await self._decide(ref, known)
             if record.devices:
-                await self._finish(record, known)
+                record = await self._finish(record, known)
                 self.prepared += 1
             elif known:
                 await self._undo(ref.uid)
@@ -218,11 +218,11 @@ class Preparer:
         is_this_boot = record.boot_id == self._place.boot_id
         return record.state is ClaimState.COMPLETED and is_this_boot
 
-    async def _repeat(self, known: ClaimRecord) -> None:
+    async def _repeat(self, known: ClaimRecord) -> ClaimRecord:
         """Have everything of a prepared claim there, and disturb nobody who uses it."""
         record = claims.refreshed(known, self._current())
         await self._reach.open(record)
-        await self._write(record, is_changed=record != known)
+        return await self._write(record, is_changed=record != known)
 
     async def _decide(self, ref: ClaimRef, known: ClaimRecord | None) -> ClaimRecord:
         """Return a reserved record: from the claim, or from what is known when no API answers."""
@@ -244,6 +244,7 @@ class Preparer:
             claims.refreshed(known, self._current()),
             state=ClaimState.STARTED,
             boot_id=self._place.boot_id,
+            metadata=(),
         )
         async with self._store.reservation():
             await in_thread(lambda: self._store.save(record, is_durable=False))
@@ -285,14 +286,14 @@ class Preparer:
             self._store.save(record, is_durable=False)
         return record
 
-    async def _finish(self, record: ClaimRecord, known: ClaimRecord | None) -> None:
+    async def _finish(self, record: ClaimRecord, known: ClaimRecord | None) -> ClaimRecord:
         """Carry a reserved claim out; when that fails, undo it."""
         uid = record.ref.uid
         try:
             if known and known.devices != record.devices:
                 await self._sockets.close(uid)
             await self._reach.open(record)
-            await self._write(replace(record, state=ClaimState.COMPLETED), is_changed=True)
+            return await self._write(replace(record, state=ClaimState.COMPLETED), is_changed=True)
         except BaseException:
             if known and known.state is ClaimState.COMPLETED:
                 await in_thread(self._store.save, known)  # of an earlier boot: still worth knowing
@@ -300,18 +301,39 @@ class Preparer:
                 await self._undo(uid)
             raise
 
-    async def _write(self, record: ClaimRecord, *, is_changed: bool) -> None:
-        """Write the CDI file, then the checkpoint that says so."""
+    async def _write(self, record: ClaimRecord, *, is_changed: bool) -> ClaimRecord:
+        """Write the CDI files, then the checkpoint that says so; return what it says."""
+        files = metadata.files(record, self._current())
 
-        def write() -> None:
+        def write() -> ClaimRecord:
             spec = cdi.spec(record, self._place.claims_dir)
             if spec is not None:
                 self._store.write_cdi(record.ref.uid, spec)
-            if is_changed:
-                self._store.save(record)
+            written = {file.request for file in files if self._is_written(record, file)}
+            requests = dict.fromkeys(device.request_name for device in record.devices)
+            had = {*written, *record.metadata}
+            whole = replace(record, metadata=tuple(name for name in requests if name in had))
+            if is_changed or whole != record:
+                self._store.save(whole)
+            return whole
 
-        await in_thread(write)
-        self.noted(record)
+        whole = await in_thread(write)
+        self.noted(whole)
+        return whole
+
+    def _is_written(self, record: ClaimRecord, file: MetadataFile) -> bool:
+        """Write a request's metadata; a claim works without it, so a failure is only logged."""
+        try:
+            self._store.write_metadata(record, file)
+        except OSError as error:
+            _log.warning(
+                "metadata can't be written",
+                claim=str(record.ref),
+                request=file.request,
+                reason=str(error),
+            )
+            return False
+        return True
 
     async def _forget(self, uid: str) -> None:
         """Remove the CDI file, then the checkpoint: what is half done stays known."""

@@ -11,8 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from liken_audio.api import DRIVER, Json
+from liken_audio.dra import metadata
 from liken_audio.dra.claim_folder import CONTAINER_DIR, PULSE_SOCKET, SOCKET
 from liken_audio.dra.claims import ClaimedDevice, ClaimRecord, PreparedDevice
+from liken_audio.dra.metadata import MetadataFile
 from liken_audio.graph.model import Direction
 
 KIND = f"{DRIVER}/claim"
@@ -51,10 +53,12 @@ def spec(record: ClaimRecord, claims_dir: str) -> CdiSpec | None:
         }
         for device, name in zip(record.devices, _device_names(record), strict=True)
     ]
-    # The oldest version that allows all of it: a runtime refuses a file of a version it doesn't
-    # know, and 0.3.0 refuses device names that start with a digit, as most UIDs do.
-    version = "0.5.0" if uid[:1].isdigit() else "0.3.0"
-    return CdiSpec({"cdiVersion": version, "kind": KIND, "devices": devices})
+    return CdiSpec({"cdiVersion": _version(uid), "kind": KIND, "devices": devices})
+
+
+def metadata_spec(record: ClaimRecord, file: MetadataFile, host_path: str) -> CdiSpec:
+    """Return the CDI file that brings a request's metadata, at `host_path`, into its containers."""
+    return CdiSpec(metadata.cdi_document(record, file, host_path, _version(record.ref.uid)))
 
 
 def prepared(record: ClaimRecord) -> tuple[PreparedDevice, ...]:
@@ -64,11 +68,28 @@ def prepared(record: ClaimRecord) -> tuple[PreparedDevice, ...]:
             request_names=(device.request_name,),
             pool=device.pool,
             device=device.device,
-            cdi_ids=(f"{KIND}={name}",),
+            cdi_ids=(f"{KIND}={name}", *_metadata_ids(record, place)),
             share_id=device.share_id,
         )
-        for device, name in zip(record.devices, _device_names(record), strict=True)
+        for place, (device, name) in enumerate(
+            zip(record.devices, _device_names(record), strict=True)
+        )
     )
+
+
+def _metadata_ids(record: ClaimRecord, place: int) -> Sequence[str]:
+    """The id of the request's metadata, for its first device: each id is given once."""
+    name = record.devices[place].request_name
+    is_first = all(each.request_name != name for each in record.devices[:place])
+    return [metadata.cdi_id(record, name)] if is_first and name in record.metadata else []
+
+
+def _version(uid: str) -> str:
+    """The oldest CDI version that allows all of it: a runtime refuses a file of one it doesn't know.
+
+    0.3.0 refuses device names that start with a digit, as most UIDs do.
+    """
+    return "0.5.0" if uid[:1].isdigit() else "0.3.0"
 
 
 def _device_names(record: ClaimRecord) -> Sequence[str]:

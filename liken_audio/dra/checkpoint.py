@@ -15,7 +15,7 @@ from liken_audio.graph.model import DeviceName, Direction
 
 VERSION = 1
 _RECORD_FIELDS = frozenset(
-    {"version", "claim", "bootId", "state", "devices", "consumers", "podClaimName"}
+    {"version", "claim", "bootId", "state", "devices", "consumers", "podClaimName", "metadata"}
 )
 _DEVICE_FIELDS = frozenset(
     {
@@ -56,6 +56,8 @@ def encode(record: ClaimRecord) -> Json:
         encoded["consumers"] = _encode_consumers(record.consumers)
     if record.pod_claim_name:
         encoded["podClaimName"] = record.pod_claim_name
+    if record.metadata:
+        encoded["metadata"] = list(record.metadata)
     return encoded
 
 
@@ -79,6 +81,7 @@ def _decode(document: Any) -> ClaimRecord:
         devices=tuple(_decode_device(device) for device in document["devices"]),
         consumers=_decode_consumers(document.get("consumers", {})),
         pod_claim_name=_text(document.get("podClaimName", "")),
+        metadata=tuple(_text(name) for name in document.get("metadata", ())),
         unknown=unknown,
     )
 

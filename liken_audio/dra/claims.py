@@ -122,6 +122,8 @@ class ClaimRecord:
     consumers: Consumers = field(default_factory=Consumers)
     pod_claim_name: str = ""
     """The claim's name in its pod's spec when a template made it."""
+    metadata: tuple[str, ...] = ()
+    """Requests whose metadata files were written: see `dra.metadata`."""
     unknown: Mapping[str, Any] = field(default_factory=dict)
     """Fields that a newer version wrote; kept."""
 

@@ -23,6 +23,7 @@ from tests.harness.processes import HarnessError, Program, Programs, wait_until
 from tests.harness.sound_stack import SoundStack
 
 DRIVER = "audio.liken.sh"
+METADATA_PREFIX = f"{DRIVER}_metadata_"
 READY_SECONDS = 30
 TREE = Path(__file__).parents[2]
 # In a mount namespace of the agent's own, which ends with it.
@@ -167,12 +168,17 @@ class Node:
         return {name: float(value) for name, value in pairs}
 
     def cdi_files(self) -> Sequence[str]:
-        """Names of all files in the CDI folder."""
-        return sorted(each.name for each in self.cdi.iterdir())
+        """Names of all files in the CDI folder but those of metadata, which `claim_uids` counts."""
+        names = (each.name for each in self.cdi.iterdir())
+        return sorted(name for name in names if not name.startswith(METADATA_PREFIX))
 
     def claim_uids(self) -> set[str]:
-        """UIDs of which a folder is there, or a checkpoint."""
+        """UIDs of which a folder is there, a checkpoint, or a file of metadata."""
         folders = {each.name for each in self.claims.iterdir() if each.is_dir()}
+        metadata = self.plugin / "dra-device-metadata"
+        folders |= {each.name for each in metadata.iterdir()} if metadata.is_dir() else set()
+        for each in self.cdi.glob(f"*{METADATA_PREFIX}*"):
+            folders.add(each.name.partition(METADATA_PREFIX)[2].rpartition("_")[0])
         checkpoints = {each.name.split(".")[0] for each in (self.plugin / "claims").iterdir()}
         return folders | checkpoints
 

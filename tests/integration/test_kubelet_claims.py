@@ -216,7 +216,7 @@ async def test_twenty_calls_at_once_and_one_claim_twice_each_get_their_answer(
         assert answers[3]["uid-3"].devices[0].share_id == "share-uid-3"
         old = (await agent.prepare("uid-3", api=dra_v1beta1))["uid-3"].devices[0]
         assert old.cdi_device_ids == answers[3]["uid-3"].devices[0].cdi_device_ids
-        assert len(list((kitchen.folder / "cdi").glob("*.json"))) == 20
+        assert len(list((kitchen.folder / "cdi").glob("audio.liken.sh-*.json"))) == 20
         assert set((await agent.unprepare(*uids)).values()) == {""}
     assert list((kitchen.folder / "cdi").iterdir()) == []
 

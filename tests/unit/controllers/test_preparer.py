@@ -44,6 +44,8 @@ from tests.fakes import FakeResourceClient
 ANALOG = "kitchen-pci-0000-00-1f-3-alc257-analog"
 HDMI = "kitchen-pci-0000-00-1f-3-hdmi-0"
 CDI_NAME = f"audio.liken.sh-{CLAIM_UID}.json"
+METADATA_CDI_NAME = f"audio.liken.sh_metadata_{CLAIM_UID}_out.json"
+METADATA_ID = f"audio.liken.sh/metadata={CLAIM_UID}_out"
 DEADLINE = 10.0
 
 
@@ -163,8 +165,8 @@ async def test_a_claim_gets_socket_cdi_file_and_checkpoint(world: World) -> None
     async with world.running() as made:
         (device,) = await prepared(made, ref)
     assert device.device == ANALOG
-    assert device.cdi_ids == (f"audio.liken.sh/claim={CLAIM_UID}_out",)
-    assert world.checkpoint() == claim_record()
+    assert device.cdi_ids == (f"audio.liken.sh/claim={CLAIM_UID}_out", METADATA_ID)
+    assert world.checkpoint() == claim_record(metadata=("out",))
     assert list(world.sockets.live) == [CLAIM_UID]
     written = world.cdi()
     assert written is not None
@@ -310,7 +312,12 @@ async def test_a_replaced_claim_is_refused_and_the_old_one_s_end_leaves_the_new_
         assert "deleted and made anew" in await refused(made, late)
         assert await made.unprepare([old]) == {CLAIM_UID: None}
         assert list(world.sockets.live) == ["new-uid"]
-        assert world.files() == ["audio.liken.sh-new-uid.json", "new-uid.json"]
+        assert world.files() == [
+            "audio.liken.sh-new-uid.json",
+            "audio.liken.sh_metadata_new-uid_out.json",
+            "metadata.json",
+            "new-uid.json",
+        ]
 
 
 async def test_one_bad_claim_does_not_harm_the_others_of_the_call(world: World) -> None:
@@ -364,7 +371,7 @@ async def test_twenty_claims_and_one_twice_at_the_same_time_get_one_answer_each(
     assert answers[0] == answers[-1]
     assert len({answer[0].cdi_ids for answer in answers}) == 20
     assert made.prepared == 20
-    assert len(list((world.folder / "cdi").iterdir())) == 20
+    assert len(list((world.folder / "cdi").glob("audio.liken.sh-*.json"))) == 20
 
 
 async def test_of_two_claims_on_one_device_at_the_same_time_one_wins(world: World) -> None:
@@ -414,7 +421,7 @@ async def test_a_kubelet_that_gives_up_and_asks_again_gets_the_first_call_s_resu
         assert not isinstance((await again)[CLAIM_UID], ClaimError)
     assert made.prepared == 1
     assert world.reads() == 1
-    assert world.checkpoint() == claim_record()
+    assert world.checkpoint() == claim_record(metadata=("out",))
 
 
 async def test_what_fails_halfway_is_undone(world: World) -> None:
@@ -477,7 +484,7 @@ async def test_a_claim_that_a_crash_left_as_started_is_finished_by_the_next_prep
     world.store().save(claim_record(state=ClaimState.STARTED))
     async with world.running() as made:
         assert await prepared(made, ref)
-    assert world.checkpoint() == claim_record()
+    assert world.checkpoint() == claim_record(metadata=("out",))
 
 
 async def test_a_started_claim_that_was_allocated_elsewhere_since_is_cut_first(
@@ -541,7 +548,47 @@ async def test_leftovers_of_no_claim_are_removed_at_the_start(world: World) -> N
     world.sockets.live[CLAIM_UID] = claim_record()
     async with world.running():
         await until(lambda: list(world.sockets.live) == [CLAIM_UID])
-        await until(lambda: world.files() == [f"{CLAIM_UID}.json", CDI_NAME])
+        await until(
+            lambda: (
+                world.files() == [f"{CLAIM_UID}.json", CDI_NAME, METADATA_CDI_NAME, "metadata.json"]
+            )
+        )
+
+
+async def test_the_devices_metadata_lies_where_the_cdi_file_says(world: World) -> None:
+    async with world.running() as made:
+        await prepared(made, world.allocate())
+        document = world.cdi(METADATA_CDI_NAME)
+        assert document
+        (mount,) = document["devices"][0]["containerEdits"]["mounts"]
+        path = Path(mount["hostPath"])
+        newest, _ = map(json.loads, path.read_text().splitlines())
+        (device,) = newest["requests"][0]["devices"]
+        assert device["attributes"]["sink"] == {"string": ANALOG}
+        assert path.stat().st_mode & 0o777 == 0o644
+        assert path.parent.stat().st_mode & 0o777 == 0o755
+
+
+async def test_a_claim_is_prepared_without_metadata_that_can_t_be_written(world: World) -> None:
+    (world.folder / "state").mkdir()
+    (world.folder / "state" / "dra-device-metadata").touch()
+    async with world.running() as made:
+        (device,) = await prepared(made, world.allocate())
+        assert device.cdi_ids == (f"audio.liken.sh/claim={CLAIM_UID}_out",)
+        (again,) = await prepared(made, claim_ref())
+        assert again == device
+        assert METADATA_CDI_NAME not in world.files()
+        assert (await made.unprepare([claim_ref()]))[CLAIM_UID] is None
+
+
+async def test_metadata_is_back_after_a_reboot_with_the_same_answer(world: World) -> None:
+    async with world.running() as made:
+        before = await prepared(made, world.allocate())
+    (world.folder / "cdi" / METADATA_CDI_NAME).unlink()
+    async with world.running(boot_id="boot-2") as made:
+        world.client.failures = [Unreachable("away")]
+        assert await prepared(made, claim_ref()) == before
+        assert world.cdi(METADATA_CDI_NAME)
 
 
 async def test_what_another_agent_is_just_making_is_no_leftover(world: World) -> None:
