@@ -15,7 +15,7 @@ from typing import Any
 from tests.demo.screen import Screen
 from tests.harness.cluster import Cluster, Json
 from tests.harness.control_plane import ControlPlane
-from tests.harness.kubelet_role import Claim, KubeletRole
+from tests.harness.kubelet_role import Claim, KubeletRole, Prepared
 from tests.harness.node import DRIVER, TREE, Node
 from tests.harness.processes import HarnessError, Program, Programs, Workspace, wait_until
 from tests.harness.sound_stack import SoundStack
@@ -26,6 +26,7 @@ DEMO_TAINT = f"{DRIVER}/demo"
 APP = "monitor-speakers"
 SINK = f"{NODE}-pci-0000-00-1f-3-hdmi-0"
 ANALOG = f"{NODE}-pci-0000-00-1f-3-alc257-analog"
+MICROPHONE = f"{ANALOG}-capture"
 DEVICES, PLAYABLE = 4, 3
 TONE_HZ = 440
 TONE_SECONDS = 2.0
@@ -55,6 +56,7 @@ class Demo:
         self._kubelet: KubeletRole
         self._pod = ""
         self._claims: Sequence[Claim] = ()
+        self._prepared: Sequence[Prepared] = ()
         self._player: Program
 
     def run(self) -> None:
@@ -139,13 +141,13 @@ class Demo:
             )
         with screen.doing("NodePrepareResources") as line:
             self._claims = self._kubelet.claims(self.namespace, self._pod)
-            prepared = self._runner.run(self._kubelet.prepare(self._claims))
-            ids = [each for device in prepared for each in device.cdi_ids]
+            self._prepared = self._runner.run(self._kubelet.prepare(self._claims))
+            ids = [each for device in self._prepared for each in device.cdi_ids]
             line.text = f"NodePrepareResources: {', '.join(ids)}"
         with screen.doing("recording all sinks"):
             self._record()
         with screen.doing("container") as line:
-            self._player = self._kubelet.start_container(self.namespace, self._pod, prepared)
+            self._player = self._kubelet.start_container(self.namespace, self._pod, self._prepared)
             self._kubelet.set_running(self.namespace, self._pod)
             line.text = (
                 "container started: user 65534, no capability, no network, no path but its claim's"
@@ -166,8 +168,21 @@ class Demo:
         for name, sound in sounds.items():
             self._must_be_silent(name, sound)
         screen.say(f"    measured: {heard}")
+        self._try_to_record()
         self._show("kubectl get sinks")
         self._show("kubectl get resourceslices")
+
+    def _try_to_record(self) -> None:
+        """The pod tries the microphone, which its claim doesn't hold."""
+        command = ["pw-record", "--target", MICROPHONE, "/dev/null"]
+        with self._screen.doing(f"pod: {' '.join(command)}") as line:
+            thief = self._kubelet.start_container(
+                self.namespace, self._pod, self._prepared, command=command
+            )
+            if thief.wait(20) == 0 or "holds no source" not in thief.log_end():
+                raise HarnessError(f"a refusal was due\n{thief.log_end()}")
+            line.text = f"the pod's {' '.join(command)} is refused:"
+        self._screen.say(f"    {thief.log_end().splitlines()[-1]}")
 
     def change_volume(self) -> None:
         """A field of the Sink, set by a user, arrives in PipeWire and in the table."""

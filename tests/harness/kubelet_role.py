@@ -181,14 +181,22 @@ class KubeletRole:
         self._as_node("delete", f"--raw=/apis/resource.k8s.io/v1/resourceslices?{selector}")
 
     def start_container(
-        self, namespace: str, pod_name: str, prepared: Sequence[Prepared], container: int = 0
+        self,
+        namespace: str,
+        pod_name: str,
+        prepared: Sequence[Prepared],
+        container: int = 0,
+        command: Sequence[str] = (),
     ) -> Program:
-        """Start a container of the pod with the edits of the claims that it names."""
+        """Start a container of the pod with the edits of the claims that it names.
+
+        `command` stands in for the container's own, as `kubectl exec` runs one beside it.
+        """
         pod = self._get("pod", namespace, pod_name)
         spec = pod["spec"]["containers"][container]
         edits = read_edits(self._cdi, _cdi_ids(spec, prepared))
         environment = {each["name"]: each.get("value", "") for each in spec.get("env", ())}
-        command = [*spec.get("command", ()), *spec.get("args", ())]
+        command = command or [*spec.get("command", ()), *spec.get("args", ())]
         name = f"{pod_name}-{spec['name']}"
         return start_container(self._containers, name, command, environment, edits)
 
