@@ -106,19 +106,21 @@ def _environment(record: ClaimRecord, device: ClaimedDevice) -> dict[str, str]:
     socket = f"{CONTAINER_DIR}/{record.ref.uid}/{SOCKET}"
     node_variables = {_variable(d.request_name) for d in record.devices}
     variable = _variable(device.request_name)
+    node = next(d.node_name for d in record.devices if d.request_name == device.request_name)
+    # Requests of a pod's several claims may have one name: with the claim's it is the pod's alone.
+    whole = f"{_variable(record.pod_claim_name or record.ref.name)}__{_upper(device.request_name)}"
     environment = {
         "PIPEWIRE_REMOTE": socket,
         "PIPEWIRE_NODE": _default_node(record),
-        variable: next(
-            d.node_name for d in record.devices if d.request_name == device.request_name
-        ),
+        variable: node,
+        whole: node,
     }
     if record.has_pulse:
         environment |= _pulse_environment(record)
     # A request named `x-remote` beside `x` owns LIKEN_AUDIO_X_REMOTE: a node's name is the promise,
     # the socket is also in PIPEWIRE_REMOTE.
     if f"{variable}_REMOTE" not in node_variables:
-        environment[f"{variable}_REMOTE"] = socket
+        environment |= {f"{variable}_REMOTE": socket, f"{whole}_REMOTE": socket}
     return environment
 
 
@@ -141,4 +143,8 @@ def _pulse_environment(record: ClaimRecord) -> dict[str, str]:
 
 
 def _variable(request: str) -> str:
-    return "LIKEN_AUDIO_" + _NOT_IN_VARIABLES.sub("_", request.upper())
+    return f"LIKEN_AUDIO_{_upper(request)}"
+
+
+def _upper(name: str) -> str:
+    return _NOT_IN_VARIABLES.sub("_", name.upper())

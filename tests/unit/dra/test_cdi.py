@@ -3,12 +3,14 @@
 import itertools
 import json
 import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from liken_audio.dra.cdi import KIND, prepared, spec
+from liken_audio.dra.cdi import KIND, metadata_spec, prepared, spec
 from liken_audio.dra.claims import ClaimedDevice, ClaimRecord, PreparedDevice
+from liken_audio.dra.metadata import MetadataFile
 from liken_audio.dra.parameters import Parameters
 from liken_audio.graph.model import Direction
 from tests.builders import CLAIM_UID, claim_record, claim_ref, claimed_device
@@ -52,9 +54,11 @@ def test_a_claim_of_one_sink_makes_this_file() -> None:
                         f"PIPEWIRE_REMOTE={folder}/pipewire-0",
                         "PIPEWIRE_NODE=speaker",
                         "LIKEN_AUDIO_OUT=speaker",
+                        "LIKEN_AUDIO_SPEAKERS__OUT=speaker",
                         f"PULSE_SERVER=unix:{folder}/pulse",
                         "PULSE_SINK=speaker",
                         f"LIKEN_AUDIO_OUT_REMOTE={folder}/pipewire-0",
+                        f"LIKEN_AUDIO_SPEAKERS__OUT_REMOTE={folder}/pipewire-0",
                     ],
                     "mounts": [
                         {
@@ -105,6 +109,63 @@ def test_the_kubelet_is_told_base_names_pool_device_and_share() -> None:
             share_id="s1",
         ),
     )
+
+
+def test_the_first_device_of_each_request_bears_the_id_of_its_metadata() -> None:
+    record = claim_record(SINK, SECOND_SINK, claimed_device(device="third"), metadata=("out",))
+    ids = [device.cdi_ids for device in prepared(record)]
+    assert ids[0] == (f"{KIND}={CLAIM_UID}_out", f"audio.liken.sh/metadata={CLAIM_UID}_out")
+    assert [len(each) for each in ids] == [2, 1, 1], "no metadata was written for the request tv"
+
+
+def test_the_file_of_metadata_mounts_one_file_for_reading() -> None:
+    record = claim_record(SINK)
+    file = MetadataFile(request="out", text="{}", container_path="/var/run/x/metadata.json")
+    assert metadata_spec(record, file, "/plugin/metadata.json").document == {
+        "cdiVersion": "0.5.0",
+        "kind": "audio.liken.sh/metadata",
+        "devices": [
+            {
+                "name": f"{CLAIM_UID}_out",
+                "containerEdits": {
+                    "mounts": [
+                        {
+                            "hostPath": "/plugin/metadata.json",
+                            "containerPath": "/var/run/x/metadata.json",
+                            "options": ["ro", "bind", "nosuid", "nodev", "noexec"],
+                        }
+                    ]
+                },
+            }
+        ],
+    }
+
+
+def test_several_claims_with_equal_request_names_are_all_named_in_every_order() -> None:
+    """And what is said of the socket and of the node comes from one claim."""
+    made = []
+    for name, devices in {
+        "speakers": (SINK,),
+        "tv-sound": (SECOND_SINK,),
+        "mic": (SOURCE,),
+    }.items():
+        renamed = [replace(each, request="audio") for each in devices]
+        record = claim_record(*renamed, ref=claim_ref(f"uid-{name}", name), pod_claim_name=name)
+        document = spec(record, "/run/claims")
+        assert document is not None
+        made.append(document.document["devices"][0])
+    nodes = {"uid-speakers": "speaker", "uid-tv-sound": "tv", "uid-mic": "mic"}
+    for order in itertools.permutations(made):
+        variables, mounts = container(*order)
+        for uid, node_name in nodes.items():
+            variable = f"LIKEN_AUDIO_{uid[4:].upper().replace('-', '_')}__AUDIO"
+            socket = f"/run/audio.liken.sh/{uid}/pipewire-0"
+            assert variables[variable] == node_name
+            assert variables[f"{variable}_REMOTE"] == socket
+            assert socket.rpartition("/")[0] in mounts
+        chosen = variables["PIPEWIRE_REMOTE"].split("/")[3]
+        assert variables["PIPEWIRE_NODE"] == variables["LIKEN_AUDIO_AUDIO"] == nodes[chosen]
+        assert variables["LIKEN_AUDIO_AUDIO_REMOTE"] == variables["PIPEWIRE_REMOTE"]
 
 
 def test_device_names_are_unique_and_valid_for_cdi() -> None:

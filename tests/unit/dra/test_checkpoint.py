@@ -7,6 +7,7 @@ import pytest
 
 from liken_audio.dra.checkpoint import VERSION, CheckpointError, decode, encode
 from liken_audio.dra.claims import ClaimState
+from liken_audio.dra.consumers import Consumers, Pod
 from liken_audio.dra.parameters import Parameters
 from liken_audio.graph.model import Direction
 from tests.builders import claim_record, claimed_device
@@ -21,10 +22,14 @@ FULL = claim_record(
     ),
     claimed_device(direction=Direction.CAPTURE, is_admin=True, node_name="日本語"),
     state=ClaimState.STARTED,
+    consumers=Consumers(pods=(Pod("a", "uid-a"), Pod("b", "uid-b")), is_shared=True),
+    pod_claim_name="audio",
+    metadata=("main",),
 )
+OWN = claim_record(consumers=Consumers(pods=(Pod("a", "uid-a"),), is_for_one=True))
 
 
-@pytest.mark.parametrize("record", [FULL, claim_record()], ids=["full", "plain"])
+@pytest.mark.parametrize("record", [FULL, OWN, claim_record()], ids=["full", "own", "plain"])
 def test_what_is_written_is_read_back_whole(record: Any) -> None:
     assert decode(json.loads(json.dumps(encode(record)))) == record
 
@@ -34,6 +39,12 @@ def test_fields_of_a_newer_version_are_kept_through_an_older_one() -> None:
     document |= {"version": VERSION + 1, "later": {"a": [1]}}
     document["devices"][0]["latency"] = 20
     assert encode(decode(document)) == document
+
+
+def test_a_file_of_before_pods_were_known_is_read_as_of_nobody_known() -> None:
+    document = encode(claim_record())
+    assert not {"consumers", "podClaimName", "metadata"} & document.keys()
+    assert decode(document).consumers == Consumers()
 
 
 def test_the_file_says_its_version() -> None:
@@ -48,6 +59,10 @@ def test_the_file_says_its_version() -> None:
         lambda d: d.update(state="half"),
         lambda d: d.update(devices=None),
         lambda d: d.update(bootId=7),
+        lambda d: d.update(consumers=None),
+        lambda d: d.update(consumers={"pods": [{"name": "a"}]}),
+        lambda d: d.update(podClaimName=7),
+        lambda d: d.update(metadata=[1]),
         lambda d: d["devices"][0].pop("pool"),
         lambda d: d["devices"][0].update(direction="up"),
         lambda d: d["devices"][0].update(parameters=[]),

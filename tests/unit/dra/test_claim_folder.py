@@ -62,6 +62,17 @@ def test_what_a_class_allows_holds_for_its_device_alone() -> None:
     }
 
 
+def test_the_pod_s_other_claims_are_reached_too_each_as_its_own_class_allows() -> None:
+    microphone = {"device": "mic", "kind": "source"}
+    made = document(out=[sink("left")])
+    made["joined"] = [sink("left", monitor=True), sink("right", setVolume=True), microphone]
+    assert json.loads(client_properties(made)[REACH_PROPERTY]) == {
+        "left": {"direction": "playback", "monitor": True},
+        "right": {"direction": "playback", "setVolume": True},
+        "mic": {"direction": "capture"},
+    }
+
+
 def test_every_stamp_is_one_that_a_client_cannot_change() -> None:
     found = client_properties(document(out=[sink("left")]))
     assert all(key.startswith("pipewire.sec.") or key == "pipewire.access" for key in found)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from liken_audio.api import Json
@@ -365,7 +365,6 @@ taints = st.sets(st.sampled_from([DISCONNECTED, NO_MONITOR])).map(tuple)
 worlds = st.dictionaries(st.integers(0, 200), st.tuples(taints, st.integers(0, 1)), max_size=150)
 
 
-@settings(max_examples=40, deadline=None)
 @given(st.lists(st.tuples(worlds, st.integers(0, 3)), min_size=1, max_size=5))
 def test_any_sequence_of_worlds_and_deletions_ends_complete_and_at_rest(
     steps: list[tuple[dict[int, tuple[tuple[Taint, ...], int]], int]],

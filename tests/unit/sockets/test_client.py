@@ -61,3 +61,13 @@ def test_claim_json_says_what_the_class_allows_and_that_others_share_the_device(
 def test_one_device_without_pulse_leaves_the_claim_without_its_socket() -> None:
     record = claim_record(claimed_device(), claimed_device(parameters=Parameters(pulse=False)))
     assert claim_document(record)["pulse"] is False
+
+
+def test_claim_json_names_what_the_pod_s_other_claims_let_it_reach() -> None:
+    monitored = claimed_device(device="tv", parameters=Parameters(monitor=True))
+    microphone = claimed_device(device="mic", direction=Direction.CAPTURE, share_id="0c1f")
+    assert claim_document(claim_record(), (monitored, microphone))["joined"] == [
+        {"device": "tv", "kind": "sink", "monitor": True},
+        {"device": "mic", "kind": "source", "shared": True},
+    ]
+    assert "joined" not in claim_document(claim_record())
