@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
 import structlog
 
@@ -26,6 +27,11 @@ def pytest_configure() -> None:
     Once a loop, even None, has been set, it raises instead, which they handle.
     """
     asyncio.set_event_loop(None)
+    # The quick run is for every edit, and must stay quick; CI looks longer.
+    hypothesis.settings.register_profile("quick", max_examples=20, deadline=None)
+    hypothesis.settings.register_profile("thorough", max_examples=150, deadline=None)
+    is_quick = not os.environ.get(REQUIRE_VARIABLE)
+    hypothesis.settings.load_profile("quick" if is_quick else "thorough")
 
 
 @pytest.hookimpl(wrapper=True)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from random import Random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from liken_audio.graph.model import Card, CardNumber, DeviceName, Direction, UsbIdentity
@@ -262,7 +262,6 @@ def card_lists(draw: st.DrawFn) -> list[Card]:
     return cards
 
 
-@settings(deadline=None)
 @given(texts | st.sampled_from(["kitchen", "a.b", "a-b"]), card_lists(), st.randoms())
 def test_names_are_unique_labels_whatever_the_hardware_says_and_in_whatever_order(
     node: str, cards: list[Card], random: Random
@@ -275,7 +274,6 @@ def test_names_are_unique_labels_whatever_the_hardware_says_and_in_whatever_orde
     assert device_names(node, shuffled) == made
 
 
-@settings(deadline=None)
 @given(texts, card_lists())
 def test_every_pcm_of_a_present_card_has_a_name(node: str, cards: list[Card]) -> None:
     made = {
@@ -291,7 +289,6 @@ def test_every_pcm_of_a_present_card_has_a_name(node: str, cards: list[Card]) ->
     assert wanted <= made
 
 
-@settings(deadline=None)
 @given(texts, texts)
 def test_different_serials_make_different_names(one: str, two: str) -> None:
     if one == two or one.upper() == two.upper():

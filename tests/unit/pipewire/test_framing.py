@@ -4,7 +4,7 @@ import json
 import time
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from liken_audio.pipewire.framing import ArrayFramer
@@ -119,7 +119,6 @@ json_values = st.recursive(
 )
 
 
-@settings(max_examples=50, deadline=None)
 @given(
     arrays=st.lists(st.lists(json_values, max_size=4), max_size=4),
     indent=st.sampled_from([None, 2]),

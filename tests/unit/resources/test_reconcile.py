@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from liken_audio.graph.model import ControlType, Endpoint, Fault, Linear, NodeSerial
@@ -253,7 +253,6 @@ actions = st.one_of(
 )
 
 
-@settings(max_examples=150, deadline=None)
 @given(st.lists(actions, max_size=25))
 def test_whatever_happens_the_hardware_converges_to_what_is_declared(
     script: list[tuple[str, Any]],
