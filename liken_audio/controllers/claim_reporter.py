@@ -14,7 +14,7 @@ from datetime import datetime
 
 import structlog
 
-from liken_audio.api import RESOURCE_CLAIMS, ApiError, Conflict, NotFound, Rejected
+from liken_audio.api import RESOURCE_CLAIMS, ApiError, NotFound, Rejected
 from liken_audio.controllers.file_work import in_thread
 from liken_audio.controllers.ports import ClaimStore, ResourceClient
 from liken_audio.controllers.workers import Workers
@@ -154,8 +154,8 @@ class ClaimReporter:
                 self.writes += 1
                 reported.written_at = asyncio.get_running_loop().time()
                 self._refused.clear()
-        except (NotFound, Conflict):
-            _log.debug("claim is gone or was made anew: nothing to show", claim=str(ref))
+        except NotFound:
+            _log.debug("claim is gone: nothing to show", claim=str(ref))
         reported.written = wanted
         if reported.wanted != wanted:
             self._workers.add(ref, reported.written_at + WRITE_GAP_SECONDS)
