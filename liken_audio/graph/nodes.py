@@ -38,6 +38,9 @@ RECIPE_PROPERTY = "audio.liken.sh.recipe"
 """Property that tells by which recipe a node was made."""
 
 _MEDIA_CLASSES = {Direction.PLAYBACK: "Audio/Sink", Direction.CAPTURE: "Audio/Source"}
+# pipewire-pulse makes the node with the highest its client's default, and counts a sink's monitor
+# among the sources.
+_PRIORITIES = {Direction.PLAYBACK: "1000", Direction.CAPTURE: "2000"}
 _POSITIONS = {
     1: "MONO",
     2: "FL FR",
@@ -120,8 +123,7 @@ def _properties(endpoint: Endpoint) -> Mapping[str, str]:
         "object.linger": "true",
         # Where the host's WirePlumber runs and not ours, it must not put back an old volume.
         "state.restore-props": "false",
-        # pipewire-pulse takes no node without a priority for a claim's default sink or source.
-        "priority.session": "1000",
+        "priority.session": _PRIORITIES[endpoint.pcm.direction],
         "node.description": _description(endpoint),
         DEVICE_PROPERTY: endpoint.name,
         RECIPE_PROPERTY: _fingerprint(endpoint),

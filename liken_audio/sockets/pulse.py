@@ -13,6 +13,7 @@ import asyncio
 import contextlib
 import fcntl
 import os
+import shutil
 import signal
 import socket
 from collections.abc import Awaitable, Callable, Mapping
@@ -45,15 +46,15 @@ _log = structlog.get_logger(__name__)
 class PulseServer:
     """The socket of one claim at `path`, from `start` to `end`.
 
-    `remote` is the path that `connect` makes pipewire-pulse's security context at: short, and in a
-    folder that nobody else can enter.
+    `private` is a folder for pipewire-pulse's time, where nobody else can enter: `connect` makes
+    its security context in there, at a path that must not be long.
     """
 
     def __init__(
-        self, path: Path, remote: Path, connect: Callable[[Path], Awaitable[Context]]
+        self, path: Path, private: Path, connect: Callable[[Path], Awaitable[Context]]
     ) -> None:
-        self._remote = remote
-        self._configuration = remote.with_name(f"{remote.name}.conf")
+        self._private = private
+        self._remote = private / "pipewire"
         self._connect = connect
         new = path.with_name(f".{path.name}")
         self._socket = listen(new)
@@ -93,7 +94,7 @@ class PulseServer:
                 await self._serve()
             except (OSError, TimeoutError) as error:
                 _log.warning(
-                    "claim has no pipewire-pulse", name=self._remote.name, reason=str(error)
+                    "claim has no pipewire-pulse", uid=self._private.name, reason=str(error)
                 )
                 self._turn_away()
             if loop.time() - begun >= _LONG_ENOUGH:
@@ -104,6 +105,7 @@ class PulseServer:
 
     async def _serve(self) -> None:
         """Run pipewire-pulse until it ends or nobody uses it; `OSError` when it can't start."""
+        self._private.mkdir(mode=0o700, exist_ok=True)
         context = await self._connect(self._remote)
         try:
             process = self._process = _Process(self._command(), self._environment(), self._socket)
@@ -115,8 +117,7 @@ class PulseServer:
                 exit_code = process.close()
         finally:
             context.close()
-            self._remote.unlink(missing_ok=True)
-            self._configuration.unlink(missing_ok=True)
+            shutil.rmtree(self._private)
         if exit_code >= 0:
             raise ChildProcessError(f"pipewire-pulse ended with code {exit_code}")
 
@@ -139,8 +140,9 @@ class PulseServer:
     def _command(self) -> list[str]:
         address = f"unix:{self._socket.getsockname()}"
         text = _CONFIGURATION.read_text().replace("@SOCKET@", address)
-        self._configuration.write_text(text)
-        return ["pipewire-pulse", "-c", str(self._configuration)]
+        configuration = self._private / _CONFIGURATION.name
+        configuration.write_text(text)
+        return ["pipewire-pulse", "-c", str(configuration)]
 
     def _environment(self) -> Mapping[str, str]:
         return {
@@ -151,8 +153,8 @@ class PulseServer:
             "PIPEWIRE_DEBUG": "1",
             # The environment's remote beats any that a client asks for.
             "PIPEWIRE_REMOTE": str(self._remote),
-            "PULSE_RUNTIME_PATH": str(self._remote.parent),
-            "XDG_RUNTIME_DIR": str(self._remote.parent),
+            "PULSE_RUNTIME_PATH": str(self._private),
+            "XDG_RUNTIME_DIR": str(self._private),
             # Beats what a client says of its stream, which could have a file written here.
             "PIPEWIRE_PROPS": '{ debug.wav-path = "" }',
         }
@@ -178,6 +180,7 @@ class _Process:
                     (os.POSIX_SPAWN_DUP2, listening.fileno(), _LISTENING),
                 ],
                 setsigmask=[],
+                setsigdef=[signal.SIGPIPE, signal.SIGXFSZ],
             )
         except BaseException:
             os.close(self._output)

@@ -40,6 +40,9 @@ local factories = ObjectManager {
   }
 }
 
+-- Global, since no function needs it and Lua would collect it.
+links = ObjectManager { Interest { type = "link" } }
+
 -- Parsed reaches by client id; an id is used again, so the text is compared.
 local reaches = {}
 
@@ -66,14 +69,18 @@ local function reach_of (client)
   return known.devices
 end
 
-local function client_with_id (id)
-  return clients:lookup { Constraint { "bound-id", "=", id, type = "gobject" } }
+local function is_pulse (client)
+  return client.properties [SERVER] == "pulse"
+end
+
+local function with_id (objects, id)
+  return objects:lookup { Constraint { "bound-id", "=", id, type = "gobject" } }
 end
 
 -- The client of a claim that made the node, nil when it is somebody else's.
 local function claims_client_of (node)
   local id = node.properties ["client.id"]
-  local client = id and client_with_id (id)
+  local client = id and with_id (clients, id)
   return client and is_claims (client) and client or nil
 end
 
@@ -82,7 +89,7 @@ local function device_of (node)
   local properties = node.properties
   local id = properties ["client.id"]
   if id then
-    local client = client_with_id (id)
+    local client = with_id (clients, id)
     if client == nil or client.properties ["pipewire.sec.engine"] then return nil end
   end
   return properties [DEVICE]
@@ -97,7 +104,7 @@ local function permissions_on (client, node)
   local device = device_of (node)
   local held = device and reach_of (client) [device]
   if not held then return nil end
-  if client.properties [SERVER] ~= "pulse" then return "r" end
+  if not is_pulse (client) then return "r" end
   return held.setVolume and "rwx" or "rx"
 end
 
@@ -138,6 +145,17 @@ nodes:connect ("object-added", function (_, node)
 end)
 
 factories:connect ("object-added", admit_all)
+
+-- pipewire-pulse tells a client that its stream is there once it sees the stream's link.
+links:connect ("object-added", function (_, link)
+  for _, key in ipairs { "link.output.node", "link.input.node" } do
+    local node = with_id (nodes, link.properties [key])
+    local client = node and claims_client_of (node)
+    if client and is_pulse (client) then
+      client:update_permissions { [link ["bound-id"]] = "r" }
+    end
+  end
+end)
 
 -- What is wrong with a claim's stream, nil when nothing is.
 local function refusal (si_props, client)
@@ -242,3 +260,4 @@ SimpleEventHook {
 factories:activate ()
 clients:activate ()
 nodes:activate ()
+links:activate ()

@@ -142,7 +142,8 @@ class SoundStack:
             "object.linger=true audio.position=[FL FR]"
         )
         if device:
-            properties += f" audio.liken.sh.device={device} priority.session=1000"
+            priority = 2000 if "Source" in media_class else 1000
+            properties += f" audio.liken.sh.device={device} priority.session={priority}"
         self.run("pw-cli", "create-node", "adapter", f"{{ {properties} }}")
         wait_until(lambda: name in self.nodes(), f"the node {name}", READY_SECONDS)
 

@@ -60,6 +60,12 @@ def test_an_endpoint_without_a_node_gets_one() -> None:
     assert created.properties["node.description"] == "HDA Intel PCH, ALC257 Analog"
 
 
+def test_a_source_comes_before_every_sink_s_monitor() -> None:
+    sink, source = creation(card()), creation(card(microphone_pcm()))
+    priorities = [each.properties["priority.session"] for each in (sink, source)]
+    assert priorities == ["1000", "2000"]
+
+
 def test_a_monitor_names_its_node() -> None:
     created = creation(card(hdmi_pcm()))
     assert created.properties["node.description"] == "HDA Intel PCH, LG ULTRAWIDE"
