@@ -38,6 +38,7 @@ from liken_audio.graph.model import (
     Endpoint,
     Fault,
     GraphView,
+    Percent,
     Source,
 )
 from liken_audio.graph.presence import Presence
@@ -197,6 +198,7 @@ class Reconciler:
             is_settling=seen.is_settling,
             spec=spec,
             rejected=rejected,
+            claim_limit=_claim_limit(seen),
             reported=v1alpha1.reported_volume(stored or {}),
         )
         outcome = reconcile(situation, tracked.memory, now)
@@ -340,6 +342,16 @@ def _node_fault(endpoint: Endpoint) -> Fault | None:
 def _holds(view: GraphView, name: DeviceName) -> tuple[ClaimHold, ...]:
     """The claims that hold the device; admin access counts for nothing."""
     return tuple(hold for hold in view.holds if name in hold.devices and not hold.is_admin)
+
+
+def _claim_limit(seen: "_Seen") -> Percent | None:
+    limits = [
+        limit
+        for hold in seen.holds
+        for name, limit in hold.max_volumes
+        if name == seen.endpoint.name
+    ]
+    return min(limits, default=None)
 
 
 def _version(stored: Json | None) -> object:

@@ -21,6 +21,7 @@ from liken_audio.graph.model import (
     Direction,
     Endpoint,
     Fault,
+    Percent,
 )
 
 _LISTED_DEVICES = 12
@@ -195,16 +196,21 @@ def holds(record: ClaimRecord) -> tuple[ClaimHold, ...]:
         return ()
     found = []
     for is_admin in (False, True):
-        devices = tuple(d.device for d in record.devices if d.is_admin is is_admin)
-        if devices:
+        claimed = [d for d in record.devices if d.is_admin is is_admin]
+        if claimed:
             found.append(
                 ClaimHold(
                     namespace=record.ref.namespace,
                     name=record.ref.name,
                     uid=record.ref.uid,
-                    devices=devices,
+                    devices=tuple(d.device for d in claimed),
                     is_admin=is_admin,
                     pods=tuple(pod.name for pod in record.consumers.pods),
+                    max_volumes=tuple(
+                        (d.device, Percent(d.parameters.max_volume))
+                        for d in claimed
+                        if d.parameters.max_volume is not None
+                    ),
                 )
             )
     return tuple(found)

@@ -38,7 +38,7 @@ class Parameters:
     set_volume: bool = False
     """Whether it may change the volume of its node."""
     max_volume: int | None = None
-    """Percent that the claim's streams can't exceed; None: no limit of its own."""
+    """Percent that the node's volume can't exceed while it is claimed; None: no limit of its own."""
 
 
 def resolve(configs: Sequence[Mapping[str, Any]], request: str, endpoint: Endpoint) -> Parameters:

@@ -208,6 +208,8 @@ class ClaimHold:
     devices: tuple[DeviceName, ...]
     is_admin: bool = False
     pods: tuple[str, ...] = ()
+    max_volumes: tuple[tuple[DeviceName, Percent], ...] = ()
+    """The devices whose class sets `maxVolume`."""
 
 
 @dataclass(frozen=True, slots=True)

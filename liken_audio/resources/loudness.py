@@ -1,16 +1,19 @@
 """Volume and mute of an endpoint's PipeWire node: what is wanted, shown and to be written.
 
 Volumes are percent as PipeWire's own tools show them: cubic. Undeclared, a node rests at 100 on
-its first sight; a volume above maxVolume is brought down to it.
+its first sight; a volume above maxVolume is brought down to it, the Sink's and that of the classes by
+which the device is claimed. When the claim that it was brought down for has ended it rests again.
 """
 
 from dataclasses import replace
 
 from liken_audio.graph.endpoints import DEVICE_PROPERTY
 from liken_audio.graph.model import Fault, Linear, Node, Percent
-from liken_audio.resources.enforcement import Shown, Step, Value, believed, enforce
+from liken_audio.resources.enforcement import Shown, Step, Value, Verdict, believed, enforce
 from liken_audio.resources.situation import Change, Judged, Memory, SetMute, SetVolume, Situation
 
+LIMIT_SECONDS = 1.0
+"""Shortest time between two corrections of a workload that keeps exceeding its class's limit."""
 _REST = Percent(100)
 
 
@@ -35,7 +38,13 @@ def judge(situation: Situation, memory: Memory, now: float) -> Judged:
     return Judged(
         steps={"volume": volume, "mute": mute},
         changes=_changes(node, volume, mute),
-        memory=replace(memory, volume=volume.write, mute=mute.write, has_rested=True),
+        memory=replace(
+            memory,
+            volume=volume.write,
+            mute=mute.write,
+            has_rested=True,
+            limited_to=situation.claim_limit,
+        ),
     )
 
 
@@ -103,14 +112,30 @@ def _shown_mute(node: Node, memory: Memory, now: float) -> Shown:
 
 def _judge_volume(situation: Situation, memory: Memory, shown: Shown) -> Step:
     spec = situation.spec
-    limit = _REST if spec.max_volume is None else spec.max_volume
+    limits = [each for each in (spec.max_volume, situation.claim_limit) if each is not None]
+    limit = min(limits, default=_REST)
     current = believed(shown, memory.volume)
+    is_released = situation.claim_limit is None and current == (memory.limited_to,)
+    is_over = bool(limits) and _is_over(current, limit, shown)
     wanted: Value | None = None
     if spec.volume is not None:
         wanted = (min(spec.volume, limit),)
-    elif not memory.has_rested or (spec.max_volume is not None and _is_over(current, limit, shown)):
+    elif not memory.has_rested or is_released or is_over:
         wanted = (limit,)
-    return enforce(wanted, shown, memory.volume)
+    step = enforce(wanted, shown, memory.volume)
+    if step.verdict is Verdict.CONTESTED and is_over and situation.claim_limit is not None:
+        return _persistent(step, wanted, shown)
+    return step
+
+
+def _persistent(step: Step, wanted: Value | None, shown: Shown) -> Step:
+    """Correct on, at a bearable pace: who may set a volume must not win by setting it often."""
+    if step.write is None:
+        return step
+    again_at = step.write.at + LIMIT_SECONDS
+    if shown.now < again_at:
+        return replace(step, recheck_at=again_at)
+    return enforce(wanted, shown, replace(step.write, recent=()))
 
 
 def _is_over(current: Value | None, limit: Percent, shown: Shown) -> bool:

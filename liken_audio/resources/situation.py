@@ -63,6 +63,8 @@ class Memory:
     """Volume that the node has for all we know, until it announces one."""
     live_since: float | None = None
     """When the node was first seen running, now that it runs."""
+    limited_to: Percent | None = None
+    """The claims' limit at the last look."""
     volume: Write | None = None
     mute: Write | None = None
     controls: Mapping[str, Write] = field(default_factory=dict)
@@ -81,6 +83,8 @@ class Situation:
     """Whether such a gap runs, so that Ready can't be known."""
     spec: Spec
     rejected: tuple[RejectedField, ...] = ()
+    claim_limit: Percent | None = None
+    """The lowest `maxVolume` of the classes by which it is claimed now."""
     reported: Percent | None = None
     """Volume in the stored status: an agent before this one has seen the node at it."""
 

@@ -20,6 +20,7 @@ from liken_audio.graph.model import (
     ControlType,
     DeviceName,
     Node,
+    Percent,
     PipeWireSnapshot,
     Source,
 )
@@ -193,6 +194,26 @@ async def test_claims_show_who_holds_it_and_admin_access_counts_for_nothing() ->
         await asyncio.sleep(1)
     assert subject.sink()["status"]["claims"] == [{"namespace": "media", "name": "tv", "uid": "u1"}]
     assert subject.sink()["status"]["claimedBy"] == "media/tv"
+
+
+async def test_the_lowest_limit_of_the_classes_holds_while_the_device_is_claimed() -> None:
+    subject = world()
+    subject.show(playing())
+    claims = [
+        ClaimHold(
+            namespace="media",
+            name=f"claim-{limit}",
+            uid=f"u{limit}",
+            devices=(DeviceName(ANALOG), DeviceName("other")),
+            max_volumes=((DeviceName(ANALOG), Percent(limit)), (DeviceName("other"), Percent(1))),
+        )
+        for limit in (80, 60)
+    ]
+    async with running(subject):
+        await asyncio.sleep(1)
+        subject.graph.replace(Source.CLAIMS, ClaimsSnapshot(tuple(claims)))
+        await asyncio.sleep(1)
+    assert subject.hardware.calls[-1] == ("volume", pytest.approx(0.216))
 
 
 async def test_a_microphone_becomes_a_source() -> None:

@@ -253,5 +253,11 @@ def test_a_completed_claim_holds_its_devices_and_admin_access_apart() -> None:
     assert {hold.uid for hold in holds(record)} == {record.ref.uid}
 
 
+def test_a_hold_knows_the_limits_of_its_devices_classes() -> None:
+    limited = claimed_device(device="tv", parameters=Parameters(max_volume=60))
+    (hold,) = holds(claim_record(limited, claimed_device(device="mic")))
+    assert hold.max_volumes == (("tv", 60),)
+
+
 def test_a_claim_that_is_only_started_holds_nothing_yet() -> None:
     assert holds(claim_record(state=ClaimState.STARTED)) == ()

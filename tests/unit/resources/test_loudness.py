@@ -1,5 +1,6 @@
 """Volume and mute: what is written to a node, when, and what is reported."""
 
+import itertools
 from dataclasses import replace
 from typing import Any
 
@@ -7,6 +8,7 @@ import pytest
 
 from liken_audio.graph.model import Fault, Linear, Node, NodeSerial, Percent
 from liken_audio.resources.loudness import (
+    LIMIT_SECONDS,
     judge,
     observed_mute,
     observed_volume,
@@ -22,12 +24,15 @@ OURS = node(NAME, state="running", volumes=(1.0, 1.0))
 FOREIGN = replace(OURS, properties={})
 
 
-def situation(its_node: Node | None, *, reported: int | None = None, **spec: Any) -> Situation:
+def situation(
+    its_node: Node | None, *, reported: int | None = None, limit: int | None = None, **spec: Any
+) -> Situation:
     missing = Fault.NO_NODE if its_node is None else None
     return Situation(
         endpoint=endpoint(node=its_node, fault=missing),
         fault=None,
         spec=Spec(**spec),
+        claim_limit=None if limit is None else Percent(limit),
         reported=None if reported is None else Percent(reported),
     )
 
@@ -217,3 +222,61 @@ def test_no_burst_at_the_old_volume_when_both_change() -> None:
 def test_without_a_node_there_is_nothing_to_write() -> None:
     judged = judge(situation(None, volume=5, is_muted=True), Memory(), 0.0)
     assert (judged.changes, dict(judged.steps)) == ((), {})
+
+
+# A class's limit.
+
+
+def test_a_node_is_brought_down_to_the_limit_of_the_class_that_it_is_claimed_by() -> None:
+    memory = after(situation(at(1.0, 1.0)))
+    judged = judge(situation(at(1.0, 1.0), limit=60), memory, 1.0)
+    assert volumes(judged) == [pytest.approx(0.216)]
+    # What is under it stays as the workload set it.
+    assert not judge(situation(at(0.125, 0.125), limit=60), judged.memory, 5.0).changes
+
+
+@pytest.mark.parametrize(("ceiling", "limit"), [(60, 80), (80, 60)])
+def test_the_lower_one_of_a_sink_s_and_a_class_s_limit_holds(ceiling: int, limit: int) -> None:
+    judged = judge(situation(at(1.0, 1.0), max_volume=ceiling, limit=limit), Memory(), 0.0)
+    assert volumes(judged) == [pytest.approx(0.216)]
+    judged = judge(situation(at(1.0, 1.0), volume=100, limit=limit), Memory(), 0.0)
+    assert volumes(judged) == [pytest.approx((limit / 100) ** 3)]
+
+
+def test_when_the_claim_has_ended_the_node_rests_again() -> None:
+    memory = after(situation(at(1.0, 1.0), limit=60))
+    memory = judge(situation(at(0.216, 0.216), limit=60), memory, 1.0).memory
+    released = judge(situation(at(0.216, 0.216)), memory, 2.0)
+    assert volumes(released) == [1.0]
+    assert not judge(situation(at(1.0, 1.0)), released.memory, 3.0).changes
+
+
+def test_what_a_user_set_meanwhile_stays_when_the_claim_has_ended() -> None:
+    memory = after(situation(at(1.0, 1.0), limit=60))
+    memory = judge(situation(at(0.125, 0.125), limit=60), memory, 1.0).memory
+    assert not judge(situation(at(0.125, 0.125)), memory, 2.0).changes
+
+
+def test_who_exceeds_a_class_s_limit_again_and_again_is_corrected_each_time_at_a_bearable_pace() -> (
+    None
+):
+    memory, now, corrected = after(situation(at(0.216, 0.216), limit=60)), 0.0, []
+    for _ in range(600):
+        now += 0.1
+        judged = judge(situation(at(1.0, 1.0), limit=60), memory, now)
+        corrected += [now for _ in judged.changes]
+        memory = judge(situation(at(0.216, 0.216), limit=60), judged.memory, now + 0.05).memory
+    gaps = [later - earlier for earlier, later in itertools.pairwise(corrected)]
+    assert len(corrected) >= 55
+    assert max(gaps) <= LIMIT_SECONDS + 0.2
+
+
+def test_a_contested_limit_says_when_it_is_looked_at_again() -> None:
+    memory, now = after(situation(at(0.216, 0.216), limit=60)), 0.0
+    for _ in range(30):
+        now += 0.05
+        judged = judge(situation(at(1.0, 1.0), limit=60), memory, now)
+        memory = judge(situation(at(0.216, 0.216), limit=60), judged.memory, now + 0.01).memory
+    recheck_at = judged.steps["volume"].recheck_at
+    assert recheck_at is not None
+    assert recheck_at <= now + LIMIT_SECONDS
