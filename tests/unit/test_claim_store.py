@@ -3,7 +3,9 @@
 import asyncio
 import json
 import os
+import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ from liken_audio import claim_store
 from liken_audio.claim_store import ClaimStore
 from liken_audio.dra.cdi import CdiSpec, spec
 from liken_audio.dra.claims import ClaimState
+from liken_audio.dra.metadata import MetadataFile
 from tests.builders import CLAIM_UID, claim_record, claim_ref, claimed_device
 
 CDI = CdiSpec({"cdiVersion": "0.5.0", "kind": "audio.liken.sh/claim", "devices": []})
@@ -277,6 +280,85 @@ def test_sweeping_removes_leftovers_only(folders: Folders) -> None:
         store.sweep(uid)
     assert [path.name for path in folders.claims.iterdir()] == ["known.json"]
     assert [path.name for path in folders.cdi.iterdir()] == ["audio.liken.sh-known.json"]
+
+
+METADATA = MetadataFile(request="out", text="{}\n", container_path="/var/run/x/metadata.json")
+METADATA_CDI = f"audio.liken.sh_metadata_{CLAIM_UID}_out.json"
+
+
+def metadata_file(folders: Folders) -> Path:
+    """The file that the CDI file mounts."""
+    document = json.loads((folders.cdi / METADATA_CDI).read_text())
+    (mount,) = document["devices"][0]["containerEdits"]["mounts"]
+    return Path(mount["hostPath"])
+
+
+@pytest.mark.parametrize("umask", [0o022, 0o077], ids=oct)
+def test_metadata_is_for_every_user_of_a_container(folders: Folders, umask: int) -> None:
+    store = folders.store()
+    before = os.umask(umask)
+    try:
+        store.write_metadata(claim_record(), METADATA)
+    finally:
+        os.umask(before)
+    path = metadata_file(folders)
+    assert path.read_text() == METADATA.text
+    assert path.is_relative_to(folders.state)
+    assert path.stat().st_mode & 0o777 == 0o644
+    parents = (path.parent, path.parent.parent, path.parent.parent.parent)
+    assert {parent.stat().st_mode & 0o777 for parent in parents} == {0o755}
+
+
+def test_equal_metadata_is_not_written_again_and_other_is_replaced_whole(
+    folders: Folders,
+) -> None:
+    """A container that runs has the file's old inode."""
+    store = folders.store()
+    store.write_metadata(claim_record(), METADATA)
+    inode = metadata_file(folders).stat().st_ino
+    store.write_metadata(claim_record(), METADATA)
+    assert metadata_file(folders).stat().st_ino == inode
+    store.write_metadata(claim_record(), replace(METADATA, text="{ }\n"))
+    assert metadata_file(folders).stat().st_ino != inode
+
+
+def test_the_end_of_a_claim_takes_its_metadata_and_no_other_claim_s(folders: Folders) -> None:
+    store = folders.store()
+    store.write_metadata(claim_record(), METADATA)
+    store.write_metadata(claim_record(), replace(METADATA, request="second"))
+    other = claim_record(ref=claim_ref(f"{CLAIM_UID}0"))
+    store.write_metadata(other, METADATA)
+    store.remove_cdi(CLAIM_UID)
+    store.remove_cdi(CLAIM_UID)
+    assert len(list(folders.cdi.iterdir())) == 1
+    assert [path.name for path in (folders.state / "dra-device-metadata").iterdir()] == [
+        other.ref.uid
+    ]
+
+
+@pytest.mark.parametrize("spoil", ["cdi", "folder", "half-written"])
+def test_metadata_without_a_record_is_a_leftover_and_swept(folders: Folders, spoil: str) -> None:
+    store = folders.store()
+    store.write_metadata(claim_record(), METADATA)
+    if spoil == "cdi":
+        shutil.rmtree(folders.state / "dra-device-metadata")
+    elif spoil == "folder":
+        (folders.cdi / METADATA_CDI).unlink()
+    else:
+        (folders.cdi / METADATA_CDI).rename(folders.cdi / f".{METADATA_CDI}.tmp")
+    assert store.leftovers() == {CLAIM_UID}
+    store.sweep(CLAIM_UID)
+    assert store.leftovers() == set()
+    assert list(folders.cdi.iterdir()) == []
+
+
+def test_metadata_of_a_known_claim_is_none(folders: Folders) -> None:
+    store = folders.store()
+    store.save(claim_record())
+    store.write_metadata(claim_record(), METADATA)
+    assert store.leftovers() == set()
+    store.sweep(CLAIM_UID)
+    assert metadata_file(folders).exists()
 
 
 async def overlapping(*holds: Any) -> int:
