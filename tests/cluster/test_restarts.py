@@ -30,6 +30,16 @@ async def restart(node: Node, kubelet: KubeletRole, *, number: int = signal.SIGK
     await kubelet.register(DRIVER)
 
 
+def cdi_content(node: Node) -> dict[str, str]:
+    """All CDI files that a runtime reads, by name."""
+    return {each.name: each.read_text() for each in node.cdi.glob("*.json")}
+
+
+def wipe(node: Node) -> None:
+    for each in node.cdi.iterdir():
+        each.unlink()
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL], ids=["stopped", "killed"])
 async def test_a_claim_prepared_before_a_restart_is_unprepared_after_it(
     node: Node, kubelet: KubeletRole, namespace: Namespace, number: int
@@ -50,8 +60,7 @@ async def test_after_a_reboot_prepared_claims_have_their_files_with_todays_facts
     """Scenario 2, U65: another boot id, an empty CDI folder, everything started anew."""
     claim = namespace.allocate(HDMI)
     before = await kubelet.prepare([claim])
-    (name,) = node.cdi_files()
-    content = (node.cdi / name).read_text()
+    content = cdi_content(node)
     node.agent.kill()
     node.claim_sockets.kill()
     for folder in (node.cdi, node.claims):
@@ -60,10 +69,11 @@ async def test_after_a_reboot_prepared_claims_have_their_files_with_todays_facts
     node.boot_id = ANOTHER_BOOT
     node.start_claim_sockets()
     node.start_agent()
-    await until((node.cdi / name).exists, "the CDI file, before anybody asks")
+    is_back = "the CDI files, before anybody asks"
+    await until(lambda: node.cdi.exists() and cdi_content(node) == content, is_back)
     await kubelet.register(DRIVER)
     assert await kubelet.prepare([claim]) == before
-    assert (node.cdi / name).read_text() == content
+    assert cdi_content(node) == content
     assert node.checkpoint(claim.uid)["bootId"] == ANOTHER_BOOT
     await kubelet.unprepare([claim])
     assert node.cdi_files() == []
@@ -76,15 +86,13 @@ async def test_a_known_claim_has_its_cdi_file_again_after_the_folder_was_wiped(
     """Scenario 2, U65: by Prepare, and by a start of the agent."""
     claim = namespace.allocate(HDMI, CAPTURE)
     before = await kubelet.prepare([claim])
-    (file,) = node.cdi.iterdir()
-    content = file.read_text()
-    file.unlink()
+    content = cdi_content(node)
+    wipe(node)
     assert await kubelet.prepare([claim]) == before
-    assert file.read_text() == content
-    file.unlink()
+    assert cdi_content(node) == content
+    wipe(node)
     await restart(node, kubelet)
-    await until(file.exists, "the CDI file after the start")
-    assert file.read_text() == content
+    await until(lambda: cdi_content(node) == content, "the CDI files after the start")
     await kubelet.unprepare([claim])
 
 
