@@ -709,3 +709,24 @@ async def test_health_is_unknown_until_pipewire_has_spoken(world: World) -> None
     world.graph.replace(Source.VIRTUAL, CardsSnapshot((card(pcm()),)))
     async with world.running() as made:
         assert statuses(made) == [HealthStatus.UNKNOWN]
+
+
+async def test_two_namespaces_claims_have_one_shared_device_each_with_its_share(
+    world: World,
+) -> None:
+    refs = [
+        world.allocate(
+            result(ANALOG, shareID=f"share-{place}", consumedCapacity={"streams": "1"}),
+            namespace=place,
+            uid=f"uid-{place}",
+        )
+        for place in ("media", "kiosk")
+    ]
+    async with world.running() as made:
+        answers = [(await prepared(made, ref))[0] for ref in refs]
+        assert [each.share_id for each in answers] == ["share-media", "share-kiosk"]
+        assert {each.device for each in answers} == {ANALOG}
+        holds = world.graph.view().holds
+        assert [hold.namespace for hold in holds] == ["kiosk", "media"]
+        await made.unprepare(refs[:1])
+        assert list(world.sockets.live) == ["uid-kiosk"]
