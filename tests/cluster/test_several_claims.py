@@ -118,6 +118,24 @@ def player_name(node: Node) -> str:
     return streams[0] if streams else "none"
 
 
+async def test_each_claims_metadata_is_where_every_drivers_is(pods: Pods) -> None:
+    prepared = await pods.start("reader", HDMI, CAPTURE)
+    root = "/var/run/kubernetes.io/dra-device-attributes/resourceclaims"
+    for device, kind in ((HDMI, "sink"), (CAPTURE, "source")):
+        claim = pods.claims[device]
+        mark = f"--- {device}"
+        file = f"{root}/{claim.name}/main/{DRIVER}-metadata.json"
+        program = pods.run("reader", prepared, "sh", "-c", f"echo {mark}; cat {file}")
+        assert await asyncio.to_thread(program.wait, SECONDS) == 0
+        newest, _ = program.log.read_text().partition(f"{mark}\n")[2].splitlines()
+        document = json.loads(newest)
+        assert document["metadata"]["uid"] == claim.uid
+        (entry,) = document["requests"][0]["devices"]
+        assert entry["attributes"][kind] == {"string": pods.namespace.device(device)}
+    await pods.kubelet.unprepare(list(pods.claims.values()))
+    assert pods.node.claim_uids() == set()
+
+
 async def test_another_pod_that_gets_one_claim_never_reaches_the_first_ones_others(
     pods: Pods,
 ) -> None:
@@ -142,7 +160,8 @@ async def test_another_pod_that_gets_one_claim_never_reaches_the_first_ones_othe
     node.agent.kill()
     await asyncio.to_thread(node.start_agent)
     await pods.kubelet.register(DRIVER)
-    assert await pods.kubelet.prepare([pods.claims[HDMI], pods.claims[ANALOG]]) == both
+    again = pods.kubelet.claims(pods.namespace.name, "first")
+    assert await pods.kubelet.prepare(again) == both
     assert pods.joined(ANALOG) == set(), "a change back would cut the first pod's clients"
 
 
