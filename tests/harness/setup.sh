@@ -111,10 +111,14 @@ alone() {
 is_installed() { [ "$(dpkg-query -W -f '${db:Status-Abbrev}' "$1" 2>/dev/null)" = 'ii ' ]; }
 is_new_enough() { dpkg --compare-versions "$(dpkg-query -W -f '${Version}' "$1" 2>/dev/null || echo 0)" ge "$2"; }
 
+# The node's own, then what workloads bring along.
+sound_packages=(ca-certificates dbus-daemon openssl procps util-linux pipewire pipewire-bin pipewire-pulse wireplumber
+    pulseaudio-utils alsa-utils pipewire-alsa)
+
 has_sound() {
     local package
     command -v dpkg-query >/dev/null || return 1
-    for package in ca-certificates dbus-daemon openssl procps util-linux pipewire-bin pulseaudio-utils; do
+    for package in "${sound_packages[@]}"; do
         is_installed "$package" || return 1
     done
     is_new_enough pipewire 1.4 && is_new_enough wireplumber 0.5.8
@@ -159,7 +163,7 @@ install_packages() {
     log=$scratch/log
     # A repository of somebody else that doesn't answer is no reason to stop: the installation decides.
     long "reading Debian's package lists" "$log" no_progress "${apt_command[@]}" update || say "  … apt-get update complained; going on"
-    if [ "$what" = PipeWire ] && ! dpkg --compare-versions "$(candidate pipewire)" ge 1.4; then
+    if [ "$what" = PipeWire ] && ! dpkg --compare-versions "$(candidate pipewire-alsa)" ge 1.4; then
         add_backports "$codename" "$scratch/parts"
         long "reading the lists of $codename-backports" "$log" no_progress "${apt_command[@]}" update || explain "reading Debian's backports" "$log"
         release=(-t "$codename-backports")
@@ -173,7 +177,7 @@ unpacked() { awk '/^Setting up/ { n++ } END { if (n) printf ", %d packages set u
 
 make_sound() {
     if ! has_sound; then
-        install_packages PipeWire ca-certificates dbus-daemon openssl procps util-linux pipewire pipewire-bin wireplumber pulseaudio-utils
+        install_packages PipeWire "${sound_packages[@]}"
         has_sound || fail "PipeWire 1.4 and WirePlumber 0.5.8 are needed; Debian gave pipewire $(candidate pipewire), wireplumber $(candidate wireplumber)"
     fi
     ready "PipeWire $(dpkg-query -W -f '${Version}' pipewire), WirePlumber $(dpkg-query -W -f '${Version}' wireplumber)"

@@ -278,6 +278,36 @@ def test_a_device_that_is_a_claim_s_alone_may_be_used_exclusively(site: ClaimSit
     wait_playing(site, player, SINK)
 
 
+# ALSA's programs, by its PipeWire plugin.
+
+
+@pytest.mark.parametrize(
+    "options", [(), ("-D", f"pipewire:NODE={OTHER_SINK}")], ids=["plain", "other"]
+)
+def test_alsa_plays_at_the_claimed_sink_alone(site: ClaimSite, options: tuple[str, ...]) -> None:
+    claim = site.prepare(sink())
+    recorders = [site.recorder(SINK), site.recorder(OTHER_SINK)]
+    for recorder in recorders:
+        recorder.start()
+    done = site.run_in(claim, "aplay", *options, PLAY[1], seconds=2)
+    claimed, other = [recorder.stop() for recorder in recorders]
+    assert claimed.is_tone(TONE_HZ), f"{claimed} {done.output}"
+    assert other.is_silent, str(other)
+
+
+def arecord(name: str) -> tuple[str, ...]:
+    return ("arecord", "-t", "raw", "-f", "dat", f"/out/{name}")
+
+
+def test_alsa_records_the_claimed_microphone_and_no_other(site: ClaimSite) -> None:
+    site.run_in(site.prepare(microphone()), *arecord("voice.raw"), seconds=3)
+    assert site.recorded("voice.raw").is_tone(MIC_HZ)
+    done = site.run_in(site.prepare(sink()), *arecord("never.raw"), seconds=3)
+    assert done.exit_code == 1
+    assert "Unable to install hw params" in done.output
+    assert not (site.out / "never.raw").exists()
+
+
 # What the tools may do to what is seen.
 
 
