@@ -148,6 +148,7 @@ def claim_document(record: ClaimRecord, joined: Sequence[ClaimedDevice] = ()) ->
 
 
 def _access(device: ClaimedDevice) -> Json:
+    limit = device.parameters.max_volume
     allowed = {
         "monitor": device.parameters.monitor,
         "setVolume": device.parameters.set_volume,
@@ -157,6 +158,7 @@ def _access(device: ClaimedDevice) -> Json:
         "device": device.device,
         "kind": "sink" if device.direction is Direction.PLAYBACK else "source",
         **{key: True for key, is_so in allowed.items() if is_so},
+        **({} if limit is None else {"maxVolume": limit}),
     }
 
 

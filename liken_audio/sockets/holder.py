@@ -15,6 +15,8 @@ import asyncio
 import contextlib
 import fcntl
 import json
+import resource
+import shutil
 import signal
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -31,7 +33,8 @@ from liken_audio.dra.claim_folder import (
     is_claim_uid,
 )
 from liken_audio.sockets.connection import PipeWireConnection
-from liken_audio.sockets.context import Context, make_context
+from liken_audio.sockets.context import make_context
+from liken_audio.sockets.gate import Gate
 from liken_audio.sockets.pulse import PulseServer
 
 LOOK_INTERVAL = 1.0
@@ -60,13 +63,13 @@ class _Held:
     wanted: _Wanted
     claim_file: tuple[int, int]
     """Inode and time of the claim file that they were made for."""
-    context: Context
+    gate: Gate
     pulse: PulseServer | None
 
     def is_at(self, folder: Path) -> bool:
         """Whether the files in the claim's folder are still those of its sockets."""
         is_pulse_there = self.pulse is None or self.pulse.is_at(folder / PULSE_SOCKET)
-        return is_pulse_there and self.context.is_at(folder / SOCKET)
+        return is_pulse_there and self.gate.is_at(folder / SOCKET)
 
 
 class Holder:
@@ -82,6 +85,8 @@ class Holder:
         self._tasks: asyncio.TaskGroup | None = None
         self._private = control.parent / f"{control.name}.pulse"
         """Folder of the sockets that pipewire-pulse connects to."""
+        self._contexts = control.parent / f"{control.name}.contexts"
+        """Folder of the sockets that PipeWire listens on, behind the claims' own."""
         self._one_at_a_time = asyncio.Lock()
         self._reported: dict[str, str] = {}
         self.created = 0
@@ -94,6 +99,8 @@ class Holder:
         self._private.mkdir(exist_ok=True, mode=0o700)
         with (self._control.parent / f"{self._control.name}.lock").open("w") as lock:
             await _only_one(lock.fileno())
+            shutil.rmtree(self._contexts, ignore_errors=True)  # of one that was killed
+            self._contexts.mkdir(mode=0o700)
             try:
                 async with asyncio.TaskGroup() as tasks:
                     self._tasks = tasks
@@ -194,32 +201,42 @@ class Holder:
         through them, then live on.
         """
         for uid, held in list(self._held.items()):
-            if not held.context.is_alive():
+            if not held.gate.is_alive():
                 self._drop(uid)
 
     async def _create(self, uid: str, wanted: _Wanted) -> None:
         folder = self._claims_dir / uid
         claim_file = _identity(folder / CLAIM_FILE)
-        context = await self._make_context(folder / SOCKET, wanted.properties)
+        inner = self._contexts / f"{uid}.{self.created}"
+        gate = await self._open_gate(folder / SOCKET, inner, wanted.properties)
         self._drop(uid)
         try:
             pulse = self._start_pulse(uid, wanted.properties) if wanted.has_pulse else None
         except OSError:
-            context.close()
+            gate.close()
             raise
-        self._held[uid] = _Held(wanted, claim_file, context, pulse)
+        self._held[uid] = _Held(wanted, claim_file, gate, pulse)
         self.created += 1
         _log.info("claim's socket serves", uid=uid, claim=wanted.properties["pipewire.sec.app-id"])
 
-    async def _make_context(self, path: Path, properties: Mapping[str, str]) -> Context:
-        connection = self._connection
-        if connection is None:
+    async def _open_gate(self, path: Path, inner: Path, properties: Mapping[str, str]) -> Gate:
+        """Make a security context at `inner`, and the way in to it at `path`."""
+        connection, tasks = self._connection, self._tasks
+        if connection is None or tasks is None:
             raise ConnectionError(f"PipeWire isn't there: no connection to {self._remote}")
-        return await make_context(connection, path, properties)
+        context = await make_context(connection, inner, properties)
+        try:
+            gate = Gate(path, inner, context)
+        except OSError:
+            context.close()
+            raise
+        gate.start(tasks)
+        return gate
 
     def _start_pulse(self, uid: str, properties: Mapping[str, str]) -> PulseServer:
-        async def connect(path: Path) -> Context:
-            return await self._make_context(path, {**properties, SERVER_PROPERTY: "pulse"})
+        async def connect(path: Path) -> Gate:
+            inner = path.with_name(f"{path.name}.context")
+            return await self._open_gate(path, inner, {**properties, SERVER_PROPERTY: "pulse"})
 
         server = PulseServer(self._claims_dir / uid / PULSE_SOCKET, self._private / uid, connect)
         if self._tasks is not None:
@@ -230,7 +247,7 @@ class Holder:
         held = self._held.pop(uid, None)
         self._reported.pop(uid, None)
         if held is not None:
-            held.context.close()
+            held.gate.close()
             if held.pulse is not None:
                 held.pulse.end()
             _log.info("claim's socket ended", uid=uid)
@@ -281,6 +298,8 @@ class Holder:
 
 async def main(claims_dir: str, remote: str, control: str) -> int:
     """Hold sockets until SIGTERM or SIGINT; returns the exit code."""
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # each client takes two
     holding = asyncio.current_task()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -38,10 +38,13 @@ _CORE_PING = 2
 _CORE_ERROR = 3
 _REGISTRY_GLOBAL = 0
 
-_INT, _LONG, _ID, _STRING, _STRUCT, _FD = 4, 5, 3, 8, 14, 18
-_HEADER = struct.Struct("=IIII")
+STRING = 8
+"""Kind of a POD that is a text."""
+_INT, _LONG, _ID, _STRUCT, _FD = 4, 5, 3, 14, 18
+HEADER = struct.Struct("=IIII")
+"""Object id, opcode and size (see LARGEST), sequence number, number of descriptors."""
 _POD = struct.Struct("=II")
-_LARGEST = 0xFFFFFF
+LARGEST = 0xFFFFFF
 """Size of a body: 24 bits."""
 
 
@@ -132,7 +135,7 @@ class Encoder:
         return self._message(CORE_ID, _CORE_PONG, body)
 
     def _message(self, object_id: int, opcode: int, body: bytes, *, descriptors: int = 0) -> bytes:
-        header = _HEADER.pack(object_id, opcode << 24 | len(body), self._sequence, descriptors)
+        header = HEADER.pack(object_id, opcode << 24 | len(body), self._sequence, descriptors)
         self._sequence += 1
         return header + body
 
@@ -148,12 +151,12 @@ class Decoder:
         self._pending += data
         events = []
         start = 0
-        while len(self._pending) - start >= _HEADER.size:
-            object_id, opcode_and_size, _, _ = _HEADER.unpack_from(self._pending, start)
-            end = start + _HEADER.size + (opcode_and_size & _LARGEST)
+        while len(self._pending) - start >= HEADER.size:
+            object_id, opcode_and_size, _, _ = HEADER.unpack_from(self._pending, start)
+            end = start + HEADER.size + (opcode_and_size & LARGEST)
             if end > len(self._pending):
                 break
-            body = self._pending[start + _HEADER.size : end]
+            body = self._pending[start + HEADER.size : end]
             event = _event(object_id, opcode_and_size >> 24, body)
             if event is not None:
                 events.append(event)
@@ -173,7 +176,7 @@ def _event(object_id: int, opcode: int, body: bytes) -> Event | None:
     if read is None:
         return None
     try:
-        return read(_fields(body))
+        return read(fields(body))
     except (TypeError, ValueError, IndexError, struct.error) as error:
         raise ProtocolError(f"event {opcode} of object {object_id}: {body[:64]!r}") from error
 
@@ -201,7 +204,7 @@ def _as_int(value: object) -> int:
     return value
 
 
-def _fields(body: bytes) -> list[object]:
+def fields(body: bytes) -> list[object]:
     """Return the values of the struct that a message's body starts with."""
     size, kind = _POD.unpack_from(body)
     if kind != _STRUCT or _POD.size + size > len(body):
@@ -221,7 +224,7 @@ def _value(kind: int, body: bytes) -> object:
         return int(struct.unpack("=i" if kind == _INT else "=I", body)[0])
     if kind in {_LONG, _FD}:
         return int(struct.unpack("=q", body)[0])
-    if kind == _STRING:
+    if kind == STRING:
         return body.rstrip(b"\0").decode(errors="replace")
     return None
 
@@ -235,7 +238,7 @@ def _int(value: int) -> bytes:
 
 
 def _string(value: str) -> bytes:
-    return _pod(_STRING, value.encode() + b"\0")
+    return _pod(STRING, value.encode() + b"\0")
 
 
 def _fd(index: int) -> bytes:

@@ -21,7 +21,8 @@ from pathlib import Path
 
 import structlog
 
-from liken_audio.sockets.context import Context, listen
+from liken_audio.sockets.context import listen
+from liken_audio.sockets.gate import Gate
 
 IDLE_SECONDS = 30.0
 """How long pipewire-pulse stays when no client is connected."""
@@ -51,7 +52,7 @@ class PulseServer:
     """
 
     def __init__(
-        self, path: Path, private: Path, connect: Callable[[Path], Awaitable[Context]]
+        self, path: Path, private: Path, connect: Callable[[Path], Awaitable[Gate]]
     ) -> None:
         self._private = private
         self._remote = private / "pipewire"
@@ -106,7 +107,7 @@ class PulseServer:
     async def _serve(self) -> None:
         """Run pipewire-pulse until it ends or nobody uses it; `OSError` when it can't start."""
         self._private.mkdir(mode=0o700, exist_ok=True)
-        context = await self._connect(self._remote)
+        gate = await self._connect(self._remote)
         try:
             process = self._process = _Process(self._command(), self._environment(), self._socket)
             self.started += 1
@@ -116,7 +117,7 @@ class PulseServer:
                 self._process = None
                 exit_code = process.close()
         finally:
-            context.close()
+            gate.close()
             shutil.rmtree(self._private)
         if exit_code >= 0:
             raise ChildProcessError(f"pipewire-pulse ended with code {exit_code}")

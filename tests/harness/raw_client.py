@@ -98,13 +98,13 @@ class RawClient:
         except ConnectionResetError:
             return False
         self._pending += data
-        while len(self._pending) >= protocol._HEADER.size:
-            object_id, word, _, _ = protocol._HEADER.unpack_from(self._pending)
-            end = protocol._HEADER.size + (word & protocol._LARGEST)
+        while len(self._pending) >= protocol.HEADER.size:
+            object_id, word, _, _ = protocol.HEADER.unpack_from(self._pending)
+            end = protocol.HEADER.size + (word & protocol.LARGEST)
             if end > len(self._pending):
                 break
-            body = self._pending[protocol._HEADER.size : end]
-            self.heard.append(Message(object_id, word >> 24, protocol._fields(body)))
+            body = self._pending[protocol.HEADER.size : end]
+            self.heard.append(Message(object_id, word >> 24, protocol.fields(body)))
             self._pending = self._pending[end:]
         return bool(data)
 
