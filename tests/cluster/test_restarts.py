@@ -6,14 +6,16 @@ import signal
 from collections.abc import Callable
 
 import pytest
+from grpclib.exceptions import GRPCError, StreamTerminatedError
 
 from tests.harness.control_plane import ControlPlane
-from tests.harness.kubelet_role import KubeletRole, PrepareError
+from tests.harness.kubelet_role import Claim, KubeletRole, PrepareError
 from tests.harness.node import DRIVER, Node
 from tests.harness.processes import wait_until
 from tests.harness.workloads import ANALOG, CAPTURE, HDMI, Namespace
 
 ANOTHER_BOOT = "b0075eca-1d5c-4d0f-8b3e-2f6a9d6f0c11"
+MOST_STEPS = 60
 SECONDS = 20
 """Until what should come by itself."""
 
@@ -138,23 +140,48 @@ async def test_a_claim_killed_half_way_and_deleted_meanwhile_leaves_nothing(
     await kubelet.unprepare([another])
 
 
-async def test_an_agent_killed_at_any_moment_of_prepare_leaves_nothing_half_done(
+@pytest.mark.timeout(300)
+async def test_an_agent_killed_before_any_of_its_steps_leaves_nothing_half_done(
     node: Node, kubelet: KubeletRole, namespace: Namespace
 ) -> None:
-    """Scenario 10, at moments spread over the call."""
-    claims = [namespace.allocate(device) for device in (HDMI, ANALOG, CAPTURE)]
-    for milliseconds in (1, 4, 9, 16):
-        calls = [asyncio.ensure_future(kubelet.prepare([claim])) for claim in claims]
-        await asyncio.sleep(milliseconds / 1000)
-        node.agent.kill()
-        await asyncio.gather(*calls, return_exceptions=True)
-        await asyncio.to_thread(node.start_agent)
-        await kubelet.register(DRIVER)
-        assert len(await kubelet.prepare(claims)) == 3
-        assert len(node.cdi_files()) == 3
-        await kubelet.unprepare(claims)
-        assert node.cdi_files() == []
-        assert node.claim_uids() == set()
+    """Scenario 10: SIGKILL before each change of a file, through all of Prepare and Unprepare.
+
+    Each claim dies one step later than the one before it, and is taken up by the next agent.
+    """
+    died = {"prepare": 0, "unprepare": 0}
+    claim, where = None, ""
+    for step in range(1, MOST_STEPS):
+        following = namespace.allocate(HDMI)
+        node.die_at = (following.uid, step)
+        await restart(node, kubelet)
+        if claim is not None:
+            if where == "prepare":
+                (device,) = await kubelet.prepare([claim])
+                assert device.device == namespace.device(HDMI)
+                assert len(node.cdi_files()) == 1
+            await kubelet.unprepare([claim])
+            assert node.cdi_files() == []
+            assert node.claim_uids() == set()
+        claim, where = following, await killed_in(kubelet, following)
+        if where == "":
+            break
+        died[where] += 1
+    assert where == "", f"more than {MOST_STEPS} steps"
+    assert died["prepare"] >= 6
+    assert died["unprepare"] >= 3
+
+
+async def killed_in(kubelet: KubeletRole, claim: Claim) -> str:
+    """Prepare and unprepare; returns the call in which the agent died, or nothing."""
+    try:
+        await kubelet.prepare([claim])
+    except (GRPCError, OSError, StreamTerminatedError):
+        return "prepare"
+    try:
+        await kubelet.unprepare([claim])
+    except (GRPCError, OSError, StreamTerminatedError):
+        return "unprepare"
+    return ""
 
 
 async def test_a_step_that_fails_takes_the_steps_before_it_back(

@@ -26,6 +26,7 @@ DRIVER = "audio.liken.sh"
 METADATA_PREFIX = f"{DRIVER}_metadata_"
 READY_SECONDS = 30
 TREE = Path(__file__).parents[2]
+_FAULTS = Path(__file__).parent / "faults"
 # In a mount namespace of the agent's own, which ends with it.
 _OTHER_BOOT = 'mount --bind "$0" /proc/sys/kernel/random/boot_id && exec "$@"'
 
@@ -44,6 +45,8 @@ class Node:
         """What agents started from now on are told besides, or instead."""
         self.boot_id = ""
         """The boot that they see, if it isn't the machine's own."""
+        self.die_at: tuple[str, int] | None = None
+        """Before which change of files they die: a part of the path, and which of its changes."""
         self.registry = folder / "registry"
         self.plugin = folder / "plugin"
         self.cdi = folder / "cdi"
@@ -104,7 +107,7 @@ class Node:
 
     def launch_agent(self) -> Program:
         """Start the agent and don't wait."""
-        self._agent = self._run("agent", self._agent_flags(), boot_id=self.boot_id)
+        self._agent = self._run("agent", self._agent_flags())
         return self._agent
 
     def rival(self) -> "Node":
@@ -213,7 +216,7 @@ class Node:
     ) -> None:
         self.end()
 
-    def _run(self, command: str, flags: Mapping[str, str], *, boot_id: str = "") -> Program:
+    def _run(self, command: str, flags: Mapping[str, str]) -> Program:
         arguments = [f"--{flag}={value}" for flag, value in flags.items()]
         environment = {
             "PATH": os.environ["PATH"],
@@ -223,9 +226,13 @@ class Node:
             "PYTHONDONTWRITEBYTECODE": "1",
         }
         line = [sys.executable, "-m", "liken_audio", command, *arguments]
-        if boot_id:
+        if command == "agent" and self.die_at is not None:
+            text, count = self.die_at
+            environment["PYTHONPATH"] = f"{_FAULTS}{os.pathsep}{TREE}"
+            environment |= {"LIKEN_AUDIO_TEST_DIE_IN": text, "LIKEN_AUDIO_TEST_DIE_AT": str(count)}
+        if command == "agent" and self.boot_id:
             file = self._folder / "boot_id"
-            file.write_text(f"{boot_id}\n")
+            file.write_text(f"{self.boot_id}\n")
             line = ["unshare", "--mount", "--", "sh", "-c", _OTHER_BOOT, str(file), *line]
         return self._programs.start(command, line, environment)
 
