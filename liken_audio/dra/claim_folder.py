@@ -7,6 +7,7 @@ three agree here. Imports next to nothing, since claim-sockets must stay small.
 import json
 import re
 from collections.abc import Mapping
+from typing import Any
 
 from liken_audio.api import DRIVER, Json
 
@@ -52,13 +53,15 @@ def client_properties(document: Json) -> Mapping[str, str]:
     }
 
 
-def _reach(document: Json) -> Mapping[str, Mapping[str, object]]:
+def _reach(document: Json) -> Mapping[str, Mapping[str, Any]]:
     """Return what each device may be used for: of any request, and of the pod's other claims."""
-    reach: dict[str, dict[str, object]] = {}
+    reach: dict[str, dict[str, Any]] = {}
     for devices in (*document["requests"].values(), document.get("joined", ())):
         for device in devices:
             direction = {"sink": "playback", "source": "capture"}[device["kind"]]
             allowed = [key for key in ("monitor", "setVolume", "shared") if device.get(key)]
             known = reach.setdefault(device["device"], {"direction": direction})
             known.update(dict.fromkeys(allowed, True))
+            if "maxVolume" in device:
+                known["maxVolume"] = min(device["maxVolume"], known.get("maxVolume", 100))
     return reach

@@ -9,6 +9,7 @@
 --       { "direction": "playback" or "capture",
 --         "monitor": true where it may record what the sink plays,
 --         "setVolume": true where it may set the volume of the device's node,
+--         "maxVolume": percent that it can't set it over,
 --         "shared": true where other claims hold the device too }
 --   pipewire.sec.audio.liken.sh.server    "pulse" for the claim's pipewire-pulse, a program of ours
 -- A node belongs to the device that its property audio.liken.sh.device names. The agent sets it on
@@ -29,6 +30,7 @@ local SERVER = "pipewire.sec.audio.liken.sh.server"
 local DEVICE = "audio.liken.sh.device"
 local CORE = 0
 local EACCES = -13
+local SETTLE_MSEC = 2000
 
 local clients = ObjectManager { Interest { type = "client" } }
 local nodes = ObjectManager { Interest { type = "node" } }
@@ -133,11 +135,63 @@ clients:connect ("object-added", function (_, client)
   end
 end)
 
+-- Limits of claims whose clients left a moment ago, by device: what one of them set last may still
+-- be on its way here.
+local left = {}
+
+local function limit_of (device)
+  local limit = left [device]
+  for client in clients:iterate () do
+    local held = is_claims (client) and reach_of (client) [device]
+    local its = held and held.maxVolume
+    if its and (limit == nil or its < limit) then limit = its end
+  end
+  return limit
+end
+
+-- Brings a node's volume down to its claims' limit at once. The agent does so too, at its own pace.
+local function limit_volume (node)
+  local device = device_of (node)
+  local limit = device and limit_of (device)
+  if limit == nil then return end
+  local most = (limit / 100) ^ 3
+  for param in node:iterate_params ("Props") do
+    local volumes = (cutils.parseParam (param, "Props") or {}).channelVolumes or {}
+    local limited, is_over = { "Spa:Float" }, false
+    for _, volume in ipairs (volumes) do
+      is_over = is_over or volume > most * 1.0001  -- PipeWire keeps 32 bits
+      table.insert (limited, math.min (volume, most))
+    end
+    if is_over then
+      log:info (node, "brought down to " .. limit .. " %, the limit of its claims")
+      node:set_param ("Props", Pod.Object {
+        "Spa:Pod:Object:Param:Props", "Props", channelVolumes = Pod.Array (limited),
+      })
+    end
+  end
+end
+
 clients:connect ("object-removed", function (_, client)
+  if is_claims (client) and is_pulse (client) then
+    for device, held in pairs (reach_of (client)) do
+      if held.maxVolume then
+        left [device] = held.maxVolume
+        Core.timeout_add (SETTLE_MSEC, function ()
+          left [device] = nil
+          return false
+        end)
+      end
+    end
+  end
   reaches [client ["bound-id"]] = nil
 end)
 
 nodes:connect ("object-added", function (_, node)
+  if node.properties [DEVICE] then
+    node:connect ("params-changed", function (_, param)
+      if param == "Props" then limit_volume (node) end
+    end)
+  end
   for client in clients:iterate () do
     local granted = is_claims (client) and permissions_on (client, node)
     if granted then client:update_permissions { [node ["bound-id"]] = granted } end

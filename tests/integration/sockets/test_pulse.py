@@ -203,6 +203,32 @@ def test_volume_and_mute_are_set_only_where_the_class_says_so(site: ClaimSite) -
     player.end()
 
 
+def test_a_limit_holds_also_against_who_sets_the_volume_all_the_time(site: ClaimSite) -> None:
+    player = site.start_host("pw-play", "--target", SINK, str(site.tone(TONE_HZ)))
+    wait_until(lambda: ("pw-play", SINK) in site.links(), "sound", SECONDS, [player])
+    claim = site.prepare(sink(parameters=Parameters(set_volume=True, max_volume=50)))
+    louder = f"pactl set-sink-volume {SINK} 150%"
+    # The last setting comes from a client that is gone when it shows.
+    site.run_in(claim, "sh", "-c", f"for i in $(seq 30); do {louder}; done")
+    wait_until(lambda: volume(site) == (0.125, False), "the limit", SECONDS, [player])
+    site.run_in(claim, "pactl", "set-sink-volume", SINK, "20%")
+    wait_until(lambda: volume(site) == (0.008, False), "what is under it", SECONDS, [player])
+    wait_until(lambda: "20%" in listed_volume(site, claim), "what its client sees", SECONDS)
+    site.unprepare(claim)
+    trusted = site.prepare(sink(parameters=Parameters(set_volume=True)))
+    wait_until(lambda: is_set_to_full(site, trusted), "no limit after the claim", SECONDS, [player])
+    player.end()
+
+
+def listed_volume(site: ClaimSite, claim: SiteClaim) -> str:
+    return site.run_in(claim, "pactl", "get-sink-volume", SINK).output
+
+
+def is_set_to_full(site: ClaimSite, claim: SiteClaim) -> bool:
+    site.run_in(claim, "pactl", "set-sink-volume", SINK, "100%")
+    return volume(site) == (1.0, False)
+
+
 def test_a_client_loads_no_module_and_moves_no_stream_elsewhere(site: ClaimSite) -> None:
     claim = site.prepare(sink(parameters=Parameters(set_volume=True)))
     before = sorted(site.stack.nodes())

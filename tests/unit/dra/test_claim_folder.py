@@ -32,7 +32,7 @@ def document(**requests: Any) -> dict[str, Any]:
     }
 
 
-def sink(device: str, **allowed: bool) -> dict[str, Any]:
+def sink(device: str, **allowed: bool | int) -> dict[str, Any]:
     return {"device": device, "kind": "sink", "nodeName": f"node-{device}", **allowed}
 
 
@@ -71,6 +71,12 @@ def test_the_pod_s_other_claims_are_reached_too_each_as_its_own_class_allows() -
         "right": {"direction": "playback", "setVolume": True},
         "mic": {"direction": "capture"},
     }
+
+
+def test_the_lowest_limit_counts_where_a_pod_s_claims_have_one_device() -> None:
+    made = document(out=[sink("left", maxVolume=60)]) | {"joined": [sink("left", maxVolume=80)]}
+    reach = json.loads(client_properties(made)[REACH_PROPERTY])
+    assert reach == {"left": {"direction": "playback", "maxVolume": 60}}
 
 
 def test_every_stamp_is_one_that_a_client_cannot_change() -> None:

@@ -49,13 +49,14 @@ def test_claim_json_names_each_request_s_devices_in_order() -> None:
 
 
 def test_claim_json_says_what_the_class_allows_and_that_others_share_the_device() -> None:
-    allowing = Parameters(monitor=True, set_volume=True)
+    allowing = Parameters(monitor=True, set_volume=True, max_volume=60)
     record = claim_record(
         claimed_device(parameters=allowing, share_id="0c1f"), claimed_device(device="other")
     )
     allowed, plain = claim_document(record)["requests"]["out"]
     assert (allowed["monitor"], allowed["setVolume"], allowed["shared"]) == (True, True, True)
-    assert not plain.keys() & {"monitor", "setVolume", "shared"}
+    assert allowed["maxVolume"] == 60
+    assert not plain.keys() & {"monitor", "setVolume", "shared", "maxVolume"}
 
 
 def test_one_device_without_pulse_leaves_the_claim_without_its_socket() -> None:
