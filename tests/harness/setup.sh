@@ -23,6 +23,8 @@ cache=${LIKEN_AUDIO_CACHE:-${XDG_CACHE_HOME:-${HOME:-/root}/.cache}/liken-audio}
 base_python=${PYTHON:-python3}
 new_path=
 child=
+child_log=
+scratch=
 
 say() { printf '%s\n' "$*" >&2; }
 ready() { say "  ✓ $*"; }
@@ -31,9 +33,21 @@ fail() {
     exit 1
 }
 
-# A step that was cut short must not leave its program running.
-end_child() { [ -z "$child" ] || kill -TERM -- "-$child" 2>/dev/null || true; }
-trap end_child EXIT
+# What was cut short must leave neither its program running nor a file.
+end_all() {
+    trap '' INT TERM HUP
+    [ -z "$child" ] || end_child
+    [ -z "$scratch" ] || rm -rf "$scratch"
+}
+end_child() {
+    # On a system where dpkg was cut short, no package can be installed any more until somebody mends it.
+    if grep -qE '^(Selecting|Preparing to unpack|Unpacking|Setting up) ' "$child_log"; then
+        say "  … this ends as soon as Debian's packages are set up" || true
+        while kill -0 "$child" 2>/dev/null; do sleep 0.5; done
+    fi
+    kill -TERM -- "-$child" 2>/dev/null || true
+}
+trap end_all EXIT
 trap 'say "setup: a command failed in line $LINENO of ${BASH_SOURCE[0]}"' ERR
 trap 'exit 130' INT
 trap 'exit 143' TERM HUP
@@ -44,6 +58,8 @@ long() {
     local what=$1 log=$2 progress=$3 began=$SECONDS said=0 line elapsed
     shift 3
     say "  … $what"
+    child_log=$log
+    : >>"$log"
     setsid "$@" >>"$log" 2>&1 </dev/null &
     child=$!
     while kill -0 "$child" 2>/dev/null; do
@@ -79,7 +95,7 @@ explain() {
     else
         reason=$(grep -vE '^\s*$' "$log" | tail -n 1)
     fi
-    cp "$log" "$kept" 2>/dev/null || kept=$log
+    cp "$log" "$kept" 2>/dev/null || { kept=$log && scratch=; }
     fail "$what failed: ${reason:-no output} (log: $kept)"
 }
 
@@ -133,7 +149,8 @@ must_be_debian_root() {
     [ "$(id -u)" = 0 ] || fail "$1 is missing: run it again as root, or have an administrator install it"
 }
 
-apt_command=(apt-get -q -y -o DPkg::Lock::Timeout=600 -o Acquire::Retries=2)
+# Its words are read here, so they are English whatever the machine speaks.
+apt_command=(env LC_ALL=C apt-get -q -y -o DPkg::Lock::Timeout=600 -o Acquire::Retries=2)
 export DEBIAN_FRONTEND=noninteractive
 
 # Where this machine takes Debian from, for a release: URI, from apt's own configuration.
@@ -155,12 +172,11 @@ add_backports() {
 }
 
 install_packages() {
-    local what=$1 codename scratch log release=()
+    local what=$1 codename log release=()
     shift
     must_be_debian_root "$what"
     codename=$(. /etc/os-release && echo "${VERSION_CODENAME:-}")
-    scratch=$(mktemp -d)
-    log=$scratch/log
+    log=$(mktemp -p "$scratch")
     # A repository of somebody else that doesn't answer is no reason to stop: the installation decides.
     long "reading Debian's package lists" "$log" no_progress "${apt_command[@]}" update || say "  … apt-get update complained; going on"
     if [ "$what" = PipeWire ] && ! dpkg --compare-versions "$(candidate pipewire-alsa)" ge 1.4; then
@@ -169,10 +185,9 @@ install_packages() {
         release=(-t "$codename-backports")
     fi
     long "installing $what and what it needs" "$log" unpacked "${apt_command[@]}" --no-install-recommends "${release[@]}" install "$@" || explain "installing $what" "$log"
-    rm -rf "$scratch"
 }
 
-candidate() { apt-cache policy "$1" | awk '/Candidate:/ { print $2 }'; }
+candidate() { LC_ALL=C apt-cache policy "$1" | awk '/Candidate:/ { print $2 }'; }
 unpacked() { awk '/^Setting up/ { n++ } END { if (n) printf ", %d packages set up", n }' "$1"; }
 
 make_sound() {
@@ -199,14 +214,13 @@ make_environment() {
     local environment=$1 lock=$2 log
     [ ! -e "$environment/complete" ] || return 0
     need_megabytes "$cache" 600 'the virtual environment'
-    log=$(mktemp)
+    log=$(mktemp -p "$scratch")
     rm -rf "$environment"
     "$base_python" -m venv "$environment" >"$log" 2>&1 || explain 'making the virtual environment' "$log"
     long "installing Python packages of $(basename "$lock")" "$log" collected \
         "$environment/bin/python" -m pip install --disable-pip-version-check --no-input --require-hashes --no-deps --progress-bar off -r "$lock" ||
         explain 'installing Python packages' "$log"
     touch "$environment/complete"
-    rm -f "$log"
 }
 
 collected() { awk '/^Collecting/ { n++ } END { if (n) printf ", %d packages fetched", n }' "$1"; }
@@ -229,13 +243,12 @@ fetch_wheel() {
     need_megabytes "$cache" 600 "$(basename "$lock" .lock)"
     rm -rf "$folder".new.*
     temporary=$(mktemp -d "$folder.new.XXXXXX")
-    log=$(mktemp)
+    log=$(mktemp -p "$scratch")
     long "fetching $(basename "$lock" .lock)" "$log" no_progress \
         "$environment_python" -m pip install --disable-pip-version-check --no-input --require-hashes --no-deps --progress-bar off --target "$temporary" -r "$lock" ||
         explain "fetching $(basename "$lock" .lock)" "$log"
     chmod 755 "$temporary"
     mv -T "$temporary" "$folder"
-    rm -f "$log"
 }
 
 use_wheel() {
@@ -281,10 +294,10 @@ compile_control_plane() {
     mkdir -p "$GOTMPDIR"
     find_go
     mkdir -p "$("$go" env GOCACHE)" "$("$go" env GOMODCACHE)"
-    need_megabytes "$("$go" env GOCACHE)" 4000 'compiling the control plane'
+    need_megabytes "$("$go" env GOCACHE)" 7000 'compiling the control plane'
     version=$(sed -nE 's#.*k8s.io/kubernetes v([0-9.]+)$#\1#p' "$harness/kubelab/go.mod")
-    log=$(mktemp)
-    packages=$(mktemp)
+    log=$(mktemp -p "$scratch")
+    packages=$(mktemp -p "$scratch")
     rm -f "$program".new.*
     temporary=$(mktemp "$program.new.XXXXXX")
     say "  … the control plane is compiled from its Go modules, once: 10 to 15 minutes on 2 cores"
@@ -295,7 +308,7 @@ compile_control_plane() {
         -ldflags "-s -w -X $variable.gitVersion=v$version -X $variable.gitMajor=${version%%.*} -X $variable.gitMinor=$(echo "$version" | cut -d. -f2)" . ||
         explain 'compiling the control plane' "$log"
     mv -T "$temporary" "$program"
-    rm -rf "$log" "$packages" "$GOTMPDIR" "$cache/go-work"
+    rm -rf "$GOTMPDIR" "$cache/go-work"
 }
 
 downloaded() { awk '/^go: downloading/ { n++ } END { if (n) printf ", %d modules", n }' "$1"; }
@@ -316,7 +329,7 @@ apt_alone() { alone "$cache/apt.lock" install_packages "$@"; }
 make_part() {
     case $1 in
     sound) alone "$cache/sound.lock" make_sound ;;
-    root) [ "$(id -u)" = 0 ] || fail 'root is needed, for namespaces and Debian packages: run it again with sudo' ;;
+    root) [ "$(id -u)" = 0 ] || fail 'root is needed, for namespaces and Debian packages: run it again as root' ;;
     python) use_environment requirements.lock ;;
     dev) use_environment requirements-dev.lock ;;
     kubectl) use_kubectl ;;
@@ -337,10 +350,13 @@ done
 for part in "${parts[@]}"; do [ "$part" != root ] || make_part root; done
 mkdir -p "$cache" 2>/dev/null && [ -w "$cache" ] || fail "can't write $cache: name another folder with LIKEN_AUDIO_CACHE=…"
 cache=$(cd "$cache" && pwd)
+scratch=$(mktemp -d)
 # The programs that come as wheels are fetched by the environment's pip, so Python goes first.
 for part in "${parts[@]}"; do case $part in python | dev) make_part "$part" ;; esac; done
 for part in "${parts[@]}"; do case $part in root | python | dev) ;; *) make_part "$part" ;; esac; done
 export PATH=$new_path$PATH
+rm -rf "$scratch"
+scratch=
 
 if [ $# -eq 0 ]; then
     printf 'export PATH=%q\n' "$PATH"
