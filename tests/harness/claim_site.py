@@ -19,7 +19,7 @@ from liken_audio.dra.claims import ClaimedDevice, ClaimRecord
 from liken_audio.sockets.client import SocketClient
 from tests.builders import claim_record, claim_ref
 from tests.harness.container import Mount, read_edits, start_container
-from tests.harness.processes import HarnessError, Program, Programs, wait_until
+from tests.harness.processes import HarnessError, Program, Programs, python_cache, wait_until
 from tests.harness.sound_stack import SoundStack
 from tests.harness.tone import RATE_HZ, Recorder, Sound, measure, read_left, write_tone
 
@@ -106,7 +106,7 @@ class ClaimSite:
             "PATH": os.environ["PATH"],
             "LANG": "C.UTF-8",
             "PYTHONPATH": str(TREE),
-            "PYTHONDONTWRITEBYTECODE": "1",
+            **python_cache(),
         }
         self.control.unlink(missing_ok=True)  # of one that was killed
         command = [sys.executable, "-m", "liken_audio", "claim-sockets", *flags]

@@ -19,7 +19,7 @@ from typing import Self
 from tests.harness.cluster import Cluster, Json
 from tests.harness.control_plane import free_ports
 from tests.harness.kubelet_role import KubeletRole
-from tests.harness.processes import HarnessError, Program, Programs, wait_until
+from tests.harness.processes import HarnessError, Program, Programs, python_cache, wait_until
 from tests.harness.sound_stack import SoundStack
 
 DRIVER = "audio.liken.sh"
@@ -223,7 +223,7 @@ class Node:
             "LANG": "C.UTF-8",
             "HOME": str(self._folder),
             "PYTHONPATH": str(TREE),
-            "PYTHONDONTWRITEBYTECODE": "1",
+            **python_cache(),
         }
         line = [sys.executable, "-m", "liken_audio", command, *arguments]
         if command == "agent" and self.die_at is not None:

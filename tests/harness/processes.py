@@ -24,6 +24,12 @@ POLL_SECONDS = 0.05
 _ABANDONED_SECONDS = 10
 
 
+def python_cache() -> Mapping[str, str]:
+    """The variable that keeps Python's compiled modules out of the tree, for an environment."""
+    prefix = os.environ.get("PYTHONPYCACHEPREFIX")
+    return {"PYTHONPYCACHEPREFIX": prefix} if prefix else {"PYTHONDONTWRITEBYTECODE": "1"}
+
+
 class HarnessError(Exception):
     """A part of the harness didn't come up, or broke; the message holds what a reader needs."""
 

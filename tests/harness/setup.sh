@@ -355,11 +355,15 @@ scratch=$(mktemp -d)
 for part in "${parts[@]}"; do case $part in python | dev) make_part "$part" ;; esac; done
 for part in "${parts[@]}"; do case $part in root | python | dev) ;; *) make_part "$part" ;; esac; done
 export PATH=$new_path$PATH
+# Compiled modules are kept, and not in the tree: a start of the agent doesn't compile it again.
+export PYTHONPYCACHEPREFIX=$cache/pycache
+unset PYTHONDONTWRITEBYTECODE
 rm -rf "$scratch"
 scratch=
 
 if [ $# -eq 0 ]; then
     printf 'export PATH=%q\n' "$PATH"
+    printf 'export PYTHONPYCACHEPREFIX=%q; unset PYTHONDONTWRITEBYTECODE\n' "$PYTHONPYCACHEPREFIX"
     [ -z "${LIKEN_AUDIO_CONTROL_PLANE:-}" ] || printf 'export LIKEN_AUDIO_CONTROL_PLANE=%q\n' "$LIKEN_AUDIO_CONTROL_PLANE"
 else
     shift
