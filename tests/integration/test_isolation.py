@@ -54,12 +54,11 @@ def make_nodes(stack: SoundStack) -> None:
 
 @pytest.fixture(scope="module")
 def shared_site() -> Iterator[ClaimSite]:
-    """One node for the tests that leave it as it was, with a microphone that always hears a tone."""
+    """One node for the tests that leave it as it was."""
     with Workspace("test") as made, SoundStack(made.path / "sound") as stack:
         make_nodes(stack)
         with ClaimSite(made.path / "site", stack) as running:
             running.tone(TONE_HZ)
-            running.speak_into(MIC, MIC_HZ)
             yield running
 
 
@@ -68,6 +67,14 @@ def site(shared_site: ClaimSite) -> Iterator[ClaimSite]:
     """The shared node, without what a test left playing."""
     yield shared_site
     shared_site.clear()
+
+
+@pytest.fixture
+def speaking(site: ClaimSite) -> Iterator[None]:
+    """While it is in use the microphone hears a tone."""
+    speaker = site.speak_into(MIC, MIC_HZ)
+    yield
+    speaker.end()
 
 
 @pytest.fixture
@@ -148,6 +155,7 @@ def test_whatever_a_player_asks_for_it_is_heard_at_the_claimed_sink_alone(
     assert other.is_silent, str(other)
 
 
+@pytest.mark.usefixtures("speaking")
 @pytest.mark.parametrize(
     "options",
     [
@@ -197,6 +205,7 @@ def test_a_class_with_monitor_lets_its_own_sink_be_recorded(site: ClaimSite) -> 
     assert heard.is_tone(TONE_HZ), f"{heard} {done.output}"
 
 
+@pytest.mark.usefixtures("speaking")
 @pytest.mark.parametrize("options", [(), ("--target", OTHER_SINK)], ids=["plain", "other's name"])
 def test_a_claim_of_a_microphone_records_it(site: ClaimSite, options: tuple[str, ...]) -> None:
     claim = site.prepare(microphone())
@@ -299,6 +308,7 @@ def arecord(name: str) -> tuple[str, ...]:
     return ("arecord", "-t", "raw", "-f", "dat", f"/out/{name}")
 
 
+@pytest.mark.usefixtures("speaking")
 def test_alsa_records_the_claimed_microphone_and_no_other(site: ClaimSite) -> None:
     site.run_in(site.prepare(microphone()), *arecord("voice.raw"), seconds=3)
     assert site.recorded("voice.raw").is_tone(MIC_HZ)

