@@ -13,6 +13,7 @@ import asyncio
 import contextlib
 import fcntl
 import os
+import resource
 import shutil
 import signal
 import socket
@@ -26,8 +27,12 @@ from liken_audio.sockets.gate import Gate
 
 IDLE_SECONDS = 30.0
 """How long pipewire-pulse stays when no client is connected."""
-LOOK_INTERVAL = 5.0
-"""Seconds between looks at who is connected."""
+LOOK_INTERVAL = 1.0
+"""Seconds between looks at who is connected, and at the memory."""
+MOST_MEMORY = 128 * 1024 * 1024
+"""Resident bytes at which pipewire-pulse is ended: clients may upload and buffer without a limit,
+100 MB a second, in memory that the sockets of all claims depend on. It needs 10 MB and 4 MB more for
+each stream at most."""
 _CONFIGURATION = Path(__file__).with_name("pipewire-pulse.conf")
 _FIRST_RETRY = 0.5
 _LONGEST_RETRY = 30.0
@@ -36,9 +41,12 @@ _LONG_ENOUGH = 5.0
 _LISTENING = 3
 """Descriptor of the first socket that a program is given by systemd's convention."""
 _LONGEST_LINE = 500
+_MOST_LINES = 20
+"""Lines that are logged of a pipewire-pulse in a minute: its clients can have it write any number."""
 
-# LISTEN_PID has to be the program's own: the shell knows it, and execs.
-_LAUNCH = ("sh", "-c", 'LISTEN_PID=$$ exec "$@"', "sh", "setpriv")
+# LISTEN_PID has to be the program's own: the shell knows it, and execs. The limit, in KiB of data, is
+# for what comes between two looks.
+_LAUNCH = ("sh", "-c", 'ulimit -d 524288; LISTEN_PID=$$ exec "$@"', "sh", "setpriv")
 _LAUNCH_OPTIONS = ("--pdeathsig", "KILL", "--no-new-privs", "--")
 
 _log = structlog.get_logger(__name__)
@@ -127,6 +135,8 @@ class PulseServer:
         used_at = loop.time()
         listening = os.fstat(self._socket.fileno()).st_ino
         while not await process.ended(LOOK_INTERVAL):
+            if process.memory() > MOST_MEMORY:
+                raise ChildProcessError(f"its pipewire-pulse took over {MOST_MEMORY >> 20} MiB")
             if process.is_used(listening):
                 used_at = loop.time()
             elif loop.time() - used_at >= IDLE_SECONDS and process.stop_if_unused(listening):
@@ -188,6 +198,7 @@ class _Process:
             raise
         finally:
             os.close(output)
+        self._lines, self._lines_since = 0, float("-inf")
         self._handle = os.pidfd_open(self._pid)
         asyncio.get_running_loop().add_reader(self._output, self._log_output)
 
@@ -202,6 +213,14 @@ class _Process:
     def is_used(self, listening: int) -> bool:
         """Whether it has any socket but the listening one, whose inode is given."""
         return bool(self._sockets() - {f"socket:[{listening}]"})
+
+    def memory(self) -> int:
+        """Resident bytes; 0 when it has just ended."""
+        try:
+            pages = Path(f"/proc/{self._pid}/statm").read_text().split()[1]
+        except (OSError, IndexError):
+            return 0
+        return int(pages) * resource.getpagesize()
 
     def stop_if_unused(self, listening: int) -> bool:
         """Stop it so that it accepts nobody, and let it go on when it just did."""
@@ -243,7 +262,11 @@ class _Process:
             return
         if not data:
             asyncio.get_running_loop().remove_reader(self._output)
-        for line in data.decode(errors="replace").splitlines():
+        now = asyncio.get_running_loop().time()
+        if now - self._lines_since >= 60:
+            self._lines, self._lines_since = 0, now
+        for line in data.decode(errors="replace").splitlines()[: _MOST_LINES - self._lines]:
+            self._lines += 1
             _log.warning("pipewire-pulse says", line=line[:_LONGEST_LINE])
 
 

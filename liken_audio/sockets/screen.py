@@ -23,7 +23,7 @@ from liken_audio.sockets.protocol import CLIENT_ID, CORE_ID, HEADER, LARGEST, ST
 
 LARGEST_MESSAGE = 256 * 1024
 """Bytes of one message; a stream's largest, with all its formats, has some 20,000."""
-MOST_OBJECTS = 1024
+MOST_OBJECTS = 512
 """Streams, registries and proxies that the clients of one claim may have at a time."""
 MESSAGES_EACH_SECOND = 1000.0
 """What the clients of one claim may say in the long run; each further KiB counts as a message."""
