@@ -101,6 +101,7 @@ class Gate:
                     self._tell(f"more than {MOST_CONNECTIONS} connections")
                     continue
                 self.connections += 1
+                self._quota.take_connection()
                 clients.create_task(self._serve_client(client))
 
     async def _serve_client(self, client: socket.socket) -> None:

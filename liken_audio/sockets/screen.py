@@ -28,6 +28,9 @@ MOST_OBJECTS = 512
 MESSAGES_EACH_SECOND = 1000.0
 """What the clients of one claim may say in the long run; each further KiB counts as a message."""
 MESSAGES_AT_ONCE = 4000.0
+MESSAGES_OF_AN_OBJECT = 10
+"""What an object counts for, besides the message that asks for it: WirePlumber looks at each."""
+MESSAGES_OF_A_CONNECTION = 20
 
 _GET_REGISTRY, _CREATE_OBJECT, _DESTROY = 5, 6, 7
 """Methods of the core that make and end objects."""
@@ -75,11 +78,16 @@ class Quota:
         self._allowed = MESSAGES_AT_ONCE
         self._at = 0.0
 
+    def take_connection(self) -> None:
+        """Count a connection."""
+        self._allowed -= MESSAGES_OF_A_CONNECTION
+
     def take_object(self) -> None:
         """Count one object more; raises `Refused`."""
         if self._objects >= MOST_OBJECTS:
             raise Refused(f"more than {MOST_OBJECTS} objects")
         self._objects += 1
+        self._allowed -= MESSAGES_OF_AN_OBJECT
 
     def give_back(self, objects: int) -> None:
         """Count so many objects less."""

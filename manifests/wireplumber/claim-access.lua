@@ -304,7 +304,8 @@ SimpleEventHook {
     if client == nil then return end
     local media_class = node.properties ["media.class"]
     if media_class == nil or media_class:find ("^Stream/") then return end
-    local message = claim_of (client) .. " allows streams only, no node of class " .. media_class
+    local shown = media_class:gsub ("%c", "?"):sub (1, 64)
+    local message = claim_of (client) .. " allows streams only, no node of class " .. shown
     log:notice (node, message)
     client:send_error (node ["bound-id"], EACCES, message)
     event:stop_processing ()

@@ -8,6 +8,8 @@ from liken_audio.sockets.screen import (
     LARGEST_MESSAGE,
     MESSAGES_AT_ONCE,
     MESSAGES_EACH_SECOND,
+    MESSAGES_OF_A_CONNECTION,
+    MESSAGES_OF_AN_OBJECT,
     MOST_OBJECTS,
     Quota,
     Refused,
@@ -184,3 +186,12 @@ def test_time_gone_by_is_worth_no_more_than_the_most_at_once() -> None:
     quota = Quota()
     quota.pause(0, 0, 0.0)
     assert quota.pause(int(MESSAGES_AT_ONCE) + 1000, 0, 10_000.0) == 1.0
+
+
+def test_connections_and_objects_count_for_more_than_the_messages_that_make_them() -> None:
+    quota = Quota()
+    quota.pause(int(MESSAGES_AT_ONCE), 0, 0.0)
+    quota.take_connection()
+    quota.take_object()
+    extra = MESSAGES_OF_A_CONNECTION + MESSAGES_OF_AN_OBJECT
+    assert quota.pause(0, 0, 0.0) == extra / MESSAGES_EACH_SECOND
