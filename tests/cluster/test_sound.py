@@ -8,9 +8,7 @@ from tests.harness.node import DRIVER, Node
 from tests.harness.processes import Programs, wait_until
 from tests.harness.sound_stack import SoundStack
 from tests.harness.tone import Recorder
-
-HDMI = "pci-0000-00-1f-3-hdmi-0"
-ANALOG = "pci-0000-00-1f-3-alc257-analog"
+from tests.harness.workloads import ANALOG, HDMI
 
 
 async def test_a_monitor_pulled_out_taints_its_device_and_plugged_in_again_clears_it(
