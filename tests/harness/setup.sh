@@ -46,6 +46,7 @@ end_child() {
         while kill -0 "$child" 2>/dev/null; do sleep 0.5; done
     fi
     kill -TERM -- "-$child" 2>/dev/null || true
+    wait "$child" 2>/dev/null || true
 }
 trap end_all EXIT
 trap 'say "setup: a command failed in line $LINENO of ${BASH_SOURCE[0]}"' ERR
@@ -218,7 +219,7 @@ make_environment() {
     rm -rf "$environment"
     "$base_python" -m venv "$environment" >"$log" 2>&1 || explain 'making the virtual environment' "$log"
     long "installing Python packages of $(basename "$lock")" "$log" collected \
-        "$environment/bin/python" -m pip install --disable-pip-version-check --no-input --require-hashes --no-deps --progress-bar off -r "$lock" ||
+        env TMPDIR="$scratch" "$environment/bin/python" -m pip install --disable-pip-version-check --no-input --require-hashes --no-deps --progress-bar off -r "$lock" ||
         explain 'installing Python packages' "$log"
     touch "$environment/complete"
 }
@@ -245,7 +246,7 @@ fetch_wheel() {
     temporary=$(mktemp -d "$folder.new.XXXXXX")
     log=$(mktemp -p "$scratch")
     long "fetching $(basename "$lock" .lock)" "$log" no_progress \
-        "$environment_python" -m pip install --disable-pip-version-check --no-input --require-hashes --no-deps --progress-bar off --target "$temporary" -r "$lock" ||
+        env TMPDIR="$scratch" "$environment_python" -m pip install --disable-pip-version-check --no-input --require-hashes --no-deps --progress-bar off --target "$temporary" -r "$lock" ||
         explain "fetching $(basename "$lock" .lock)" "$log"
     chmod 755 "$temporary"
     mv -T "$temporary" "$folder"
