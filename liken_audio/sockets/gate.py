@@ -35,13 +35,14 @@ _log = structlog.get_logger(__name__)
 
 
 class Gate:
-    """The socket at `path`, before the security context that listens at `inner`.
+    """The socket at `path`, before the security context that listens at `inner`, of one claim.
 
     Serves from `start` until `close`, or until PipeWire ends: then nobody listens any more.
     """
 
-    def __init__(self, path: Path, inner: Path, context: Context) -> None:
+    def __init__(self, path: Path, inner: Path, context: Context, uid: str) -> None:
         self._inner = inner
+        self._uid = uid
         self._context = context
         new = path.with_name(f".{path.name}")
         self._listening = listen(new)
@@ -105,7 +106,7 @@ class Gate:
                 clients.create_task(self._serve_client(client))
 
     async def _serve_client(self, client: socket.socket) -> None:
-        screen = Screen(self._quota)
+        screen = Screen(self._quota, self._uid)
         inner = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
         try:
             with client, inner:
@@ -137,7 +138,7 @@ class Gate:
         now = asyncio.get_running_loop().time()
         if now - self._told_at >= _QUIET_SECONDS:
             self._told_at = now
-            _log.warning("claim's client was cut", socket=self._inner.name, reason=reason)
+            _log.warning("claim's client was cut", uid=self._uid, reason=reason)
 
 
 class _Answers:

@@ -226,7 +226,7 @@ class Holder:
             raise ConnectionError(f"PipeWire isn't there: no connection to {self._remote}")
         context = await make_context(connection, inner, properties)
         try:
-            gate = Gate(path, inner, context)
+            gate = Gate(path, inner, context, properties["pipewire.sec.instance-id"])
         except OSError:
             context.close()
             raise

@@ -5,7 +5,8 @@ streams, and there is a lot that harms others (all of it tried with PipeWire 1.4
 
 - `node.sync`, `node.group`, `node.driver`, `priority.driver` and the like make streams of all claims
   follow the clock of one, which need not tick: they fall silent. `node.force-quantum` sets how often
-  the one thread is woken that all sound of the node runs in. Such keys are spoilt on their way.
+  the one thread is woken that all sound of the node runs in. Such keys are spoilt on their way;
+  groups, which join a claim's own streams too, become the claim's own.
 - A message that lies about its descriptors has PipeWire use, and close, those of other clients; with
   descriptors of its own a client shares memory that it can take away under PipeWire's hands. No
   stream needs them: a client that sends any is cut.
@@ -16,8 +17,10 @@ What isn't a whole message, or larger than any is, ends the connection too. Layo
 `protocol.py`.
 """
 
+import hashlib
 import re
 import struct
+from collections.abc import Iterator, Sequence
 
 from liken_audio.sockets.protocol import CLIENT_ID, CORE_ID, HEADER, LARGEST, STRING, fields
 
@@ -32,6 +35,11 @@ MESSAGES_OF_AN_OBJECT = 10
 """What an object counts for, besides the message that asks for it: WirePlumber looks at each."""
 MESSAGES_OF_A_CONNECTION = 20
 
+_POD = struct.Struct("=II")
+_NONE, _STRUCT = 1, 14
+_DEEPEST = 8
+"""Levels of structs that are looked into for groups; a stream's properties are in the third."""
+
 _GET_REGISTRY, _CREATE_OBJECT, _DESTROY = 5, 6, 7
 """Methods of the core that make and end objects."""
 _BIND, _GET_NODE = 1, 1
@@ -42,8 +50,6 @@ _GRAPH_WIDE = (
     b"node.driver",
     b"node.force-quantum",
     b"node.force-rate",
-    b"node.group",
-    b"node.link-group",
     b"node.lock-quantum",
     b"node.lock-rate",
     b"node.supports-lazy",
@@ -56,14 +62,18 @@ _GRAPH_WIDE = (
 )
 """Properties of a node that change how others are scheduled: `check_properties` in PipeWire's
 `impl-node.c`. """
-_GRAPH_WIDE_TEXT = re.compile(
-    b"("
-    + re.escape(struct.pack("=I", STRING))
-    + b")("
-    + b"|".join(map(re.escape, _GRAPH_WIDE))
-    + b")\0"
-)
-"""Such a text wherever a string may begin: after the word that says that it is one."""
+_GROUPS = (b"node.group", b"node.link-group")
+"""Properties that join nodes whose values are alike."""
+
+
+def _texts(keys: Sequence[bytes]) -> re.Pattern[bytes]:
+    """Match such a text wherever a string may begin: after the word that says that it is one."""
+    mark = re.escape(struct.pack("=I", STRING))
+    return re.compile(b"(" + mark + b")(" + b"|".join(map(re.escape, keys)) + b")\0")
+
+
+_GRAPH_WIDE_TEXT = _texts(_GRAPH_WIDE)
+_GROUP_TEXT = _texts(_GROUPS)
 
 
 class Refused(Exception):
@@ -102,10 +112,14 @@ class Quota:
 
 
 class Screen:
-    """One client's side of its connection, from the first byte to `close`."""
+    """One client's side of its connection, from the first byte to `close`.
 
-    def __init__(self, quota: Quota) -> None:
+    `guest` names the claim whose client it is.
+    """
+
+    def __init__(self, quota: Quota, guest: str) -> None:
         self._quota = quota
+        self._guest = guest.encode()
         self._objects: set[int] = set()
         self._registries: set[int] = set()
         self._pending = b""
@@ -127,6 +141,8 @@ class Screen:
                 break
             message = self._pending[start:end]
             self._count(object_id, word >> 24, message[HEADER.size :])
+            if _GROUP_TEXT.search(message):
+                message = self._with_own_groups(message)
             messages.append(_GRAPH_WIDE_TEXT.sub(_spoilt, message))
             start = end
         self._pending = self._pending[start:]
@@ -136,6 +152,31 @@ class Screen:
         """Give back what was counted: the objects go with the connection."""
         self._quota.give_back(len(self._objects))
         self._objects.clear()
+
+    def _with_own_groups(self, message: bytes) -> bytes:
+        object_id, word, sequence, _ = HEADER.unpack_from(message)
+        body, renamed = self._grouped(message[HEADER.size :], 0)
+        if renamed != len(_GROUP_TEXT.findall(message)) or len(body) > LARGEST_MESSAGE:
+            raise Refused("a group where no property is, or very many")
+        return HEADER.pack(object_id, word & ~LARGEST | len(body), sequence, 0) + body
+
+    def _grouped(self, pods: bytes, depth: int) -> tuple[bytes, int]:
+        """Return PODs with the claim's own groups, and how many there are."""
+        parts = []
+        renamed, is_value = 0, False
+        for kind, content in _pods(pods):
+            new = content
+            if kind == _STRUCT and depth < _DEEPEST:
+                new, found = self._grouped(content, depth + 1)
+                renamed += found
+            elif is_value and kind == STRING:
+                new = self._guest + b"." + hashlib.sha256(content).hexdigest().encode() + b"\0"
+                renamed += 1
+            elif is_value and kind == _NONE:
+                renamed += 1
+            is_value = kind == STRING and content.partition(b"\0")[0] in _GROUPS
+            parts.append(_POD.pack(len(new), kind) + new + bytes(-len(new) % 8))
+        return b"".join(parts), renamed
 
     def _count(self, object_id: int, opcode: int, body: bytes) -> None:
         """Keep count of the client's objects, by the ids that it chooses."""
@@ -168,6 +209,20 @@ def _spoilt(found: re.Match[bytes]) -> bytes:
     """Return a key with a capital letter, which PipeWire doesn't know."""
     mark, key = found.groups()
     return mark + key.capitalize() + b"\0"
+
+
+def _pods(data: bytes) -> Iterator[tuple[int, bytes]]:
+    """Take PODs that follow each other: kind and content."""
+    start = 0
+    while start < len(data):
+        if start + _POD.size > len(data):
+            raise Refused("a message that isn't whole")
+        size, kind = _POD.unpack_from(data, start)
+        start += _POD.size
+        if start + size > len(data):
+            raise Refused("a message that isn't whole")
+        yield kind, data[start : start + size]
+        start += size + -size % 8
 
 
 def _number(body: bytes, place: int) -> int:

@@ -51,7 +51,7 @@ def create(new_id: int, **properties: str) -> bytes:
 
 
 def passed(data: bytes) -> bytes:
-    return b"".join(Screen(Quota()).feed(data))
+    return b"".join(Screen(Quota(), "uid-1").feed(data))
 
 
 STREAM = (
@@ -64,13 +64,13 @@ STREAM = (
 
 def test_a_stream_s_words_pass_unchanged_in_any_portions() -> None:
     assert passed(STREAM) == STREAM
-    screen = Screen(Quota())
+    screen = Screen(Quota(), "uid-1")
     portions = [STREAM[place : place + 5] for place in range(0, len(STREAM), 5)]
     assert b"".join(b"".join(screen.feed(portion)) for portion in portions) == STREAM
 
 
 def test_half_a_message_waits_for_the_rest() -> None:
-    screen = Screen(Quota())
+    screen = Screen(Quota(), "uid-1")
     assert screen.feed(STREAM[:-1]) != []
     assert b"".join(screen.feed(STREAM[-1:])) == message(NODE, 4, pod(2, struct.pack("=i", 1)))
 
@@ -78,7 +78,7 @@ def test_half_a_message_waits_for_the_rest() -> None:
 @pytest.mark.parametrize(
     "key",
     [
-        "node.group", "node.link-group", "node.sync", "node.sync-group", "node.driver",
+        "node.sync", "node.sync-group", "node.driver",
         "node.always-process", "node.trigger", "node.transport", "node.force-quantum",
         "node.force-rate", "node.lock-quantum", "node.lock-rate", "priority.driver",
         "node.supports-lazy", "node.supports-request",
@@ -107,6 +107,47 @@ def test_a_key_in_an_update_of_a_node_does_not_pass_either() -> None:
     assert text("node.driver") not in passed(message(NODE, 2, number(2), number(0), info))
 
 
+@pytest.mark.parametrize("key", ["node.group", "node.link-group"])
+def test_a_group_joins_a_claim_s_own_streams_and_no_others(key: str) -> None:
+    def group_of(uid: str, data: bytes) -> str:
+        (got,) = Screen(Quota(), uid).feed(data)
+        assert len(got) - 16 == struct.unpack_from("=I", got, 4)[0] & 0xFFFFFF
+        assert text("node.name") + text("player") in got
+        place = got.index(text(key)) + len(text(key))
+        size = struct.unpack_from("=I", got, place)[0]
+        return got[place + 8 : place + 7 + size].decode()
+
+    made = create(NODE, **{"node.name": "player", key: "x", "media.name": "song"})
+    info = structure(number(2), text("node.name"), text("player"), text(key), text("x"))
+    changed = message(NODE, 2, number(2), number(0), info)
+    own = {group_of("uid-1", made), group_of("uid-1", made), group_of("uid-1", changed)}
+    assert len(own) == 1
+    assert own != {group_of("uid-2", made)}
+    assert own.isdisjoint({"x", "pipewire.freewheel"})
+    other = create(NODE, **{"node.name": "player", key: "y", "media.name": "song"})
+    assert own != {group_of("uid-1", other)}
+
+
+def test_a_group_may_be_taken_away() -> None:
+    sent = message(NODE, 2, number(1), structure(text("node.group"), pod(1, b"")))
+    assert passed(sent) == sent
+
+
+@pytest.mark.parametrize(
+    "members",
+    [
+        (pod(19, struct.pack("=IIII", 0, 0, 11, 8) + b"node.group\0"), text("x")),
+        (text("node.group"), pod(19, struct.pack("=IIII", 0, 0, 2, 8) + b"x\0")),
+        (text("node.group"),),
+        (text("x"), b"\0" * 4, text("node.group")),
+    ],
+    ids=["wrapped key", "wrapped value", "no value", "out of step"],
+)
+def test_a_group_that_is_no_plain_property_ends_the_connection(members: tuple[bytes, ...]) -> None:
+    with pytest.raises(Refused, match=r"group|whole"):
+        passed(message(NODE, 2, number(1), structure(*members)))
+
+
 @pytest.mark.parametrize("key", ["node.groups", "my.node.group", "Node.group", "node.name"])
 def test_other_keys_pass(key: str) -> None:
     sent = create(NODE, **{key: "x"})
@@ -128,24 +169,24 @@ def test_other_keys_pass(key: str) -> None:
 )
 def test_what_no_client_has_reason_to_say_ends_its_connection(data: bytes, reason: str) -> None:
     with pytest.raises(Refused, match=reason):
-        Screen(Quota()).feed(data)
+        Screen(Quota(), "uid-1").feed(data)
 
 
 def test_objects_of_all_of_a_claim_s_clients_are_counted_together() -> None:
     quota = Quota()
-    first, second = Screen(quota), Screen(quota)
+    first, second = Screen(quota, "uid-1"), Screen(quota, "uid-1")
     half = MOST_OBJECTS // 2
     for screen in (first, second):
         screen.feed(b"".join(create(2 + each) for each in range(half)))
     with pytest.raises(Refused, match="objects"):
         second.feed(create(2 + half))
     first.close()
-    Screen(quota).feed(create(2))
+    Screen(quota, "uid-1").feed(create(2))
 
 
 def test_each_way_to_an_object_counts_and_a_destroyed_one_does_not() -> None:
     quota = Quota()
-    screen = Screen(quota)
+    screen = Screen(quota, "uid-1")
     screen.feed(b"".join(create(10 + each) for each in range(MOST_OBJECTS - 3)))
     screen.feed(message(0, GET_REGISTRY, number(3), number(REGISTRY)))
     screen.feed(message(REGISTRY, 1, number(40), text("Node"), number(3), number(5)))
@@ -161,7 +202,7 @@ def test_each_way_to_an_object_counts_and_a_destroyed_one_does_not() -> None:
 
 def test_an_object_is_counted_by_the_id_that_pipewire_reads() -> None:
     quota = Quota()
-    screen = Screen(quota)
+    screen = Screen(quota, "uid-1")
     kind = text("PipeWire:Interface:ClientNode")
     members = [text("client-node"), kind, number(6), structure(number(0))]
     made = [
