@@ -100,9 +100,16 @@ class ClaimWatcher:
             self._followed.pop(ref).cancel()
         for ref in sorted(wanted - self._followed.keys(), key=str):
             watch = self._watch(ref) if len(self._followed) < MOST_WATCHES else None
-            self._followed[ref] = tasks.create_task(self._follow(ref, watch))
+            self._followed[ref] = tasks.create_task(self._follow(ref, watch, tasks))
 
-    async def _follow(self, ref: ClaimRef, watch: ClaimWatch | None) -> None:
+    async def _follow(
+        self, ref: ClaimRef, watch: ClaimWatch | None, tellers: asyncio.TaskGroup
+    ) -> None:
+        """Tell of each version of a claim, until cancelled: what was begun to be told is finished.
+
+        A second pod's coming is itself what ends the watch, as soon as it is noted, and that is
+        before the claim's socket is changed.
+        """
         changed = asyncio.Event()
         async with asyncio.TaskGroup() as tasks:
             if watch is not None:
@@ -111,10 +118,10 @@ class ClaimWatcher:
             while True:
                 changed.clear()
                 for claim in list(watch.objects().values()) if watch else ():
-                    await self._tell(claim)
+                    await asyncio.shield(tellers.create_task(self._tell(claim)))
                 is_woken = await _woken(changed)
                 if not is_woken and (watch is None or watch.trouble is not None):
-                    await self._read(ref)
+                    await asyncio.shield(tellers.create_task(self._read(ref)))
 
     async def _read(self, ref: ClaimRef) -> None:
         with contextlib.suppress(ApiError):  # the next time, or the watch, will do

@@ -204,3 +204,27 @@ async def test_a_claim_that_can_t_be_looked_after_now_ends_no_watch(world: World
         world.watches["tv"].show(claim("tv"))
         await asyncio.sleep(1)
         assert world.running_watches() == {"tv"}
+
+
+@pytest.mark.parametrize("trouble", [None, "failing"], ids=["watched", "read"])
+async def test_what_a_change_asks_for_is_finished_though_it_ends_the_watch(
+    world: World, trouble: str | None
+) -> None:
+    """Another pod came: once that is noted the claim is no longer joined, and its socket is still to be cut."""
+
+    async def observe(version: Json) -> None:
+        world.prepare(record("tv", consumers=Consumers(is_shared=True)), own("speakers"))
+        await asyncio.sleep(1)
+        world.observed.append(version)
+
+    world.watcher._observe = observe
+    world.client.put(RESOURCE_CLAIMS, claim("tv"))
+    world.prepare(record("tv"), own("speakers"))
+    async with world.running():
+        await asyncio.sleep(1)
+        world.watches["tv"].trouble = trouble
+        if trouble is None:
+            world.watches["tv"].show(claim("tv"))
+        await asyncio.sleep(POLL_SECONDS + 1)
+        assert world.running_watches() == set()
+        assert [each["metadata"]["name"] for each in world.observed] == ["tv"]
