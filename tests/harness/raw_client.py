@@ -4,6 +4,7 @@ What libpipewire would not send is sent too, so that what PipeWire refuses is se
 library leaves out.
 """
 
+import re
 import select
 import socket
 import struct
@@ -20,10 +21,10 @@ from tests.harness.processes import HarnessError
 CORE, CLIENT, REGISTRY = protocol.CORE_ID, protocol.CLIENT_ID, protocol.REGISTRY_ID
 CORE_VERSION, REGISTRY_VERSION = 4, 3
 # Methods, and the events that a test looks at.
-HELLO, SYNC, GET_REGISTRY, CREATE_OBJECT = 1, 2, 5, 6
+HELLO, SYNC, PONG, GET_REGISTRY, CREATE_OBJECT = 1, 2, 3, 5, 6
 UPDATE_PROPERTIES, GET_PERMISSIONS, UPDATE_PERMISSIONS = 2, 3, 4
 BIND, DESTROY = 1, 2
-DONE, ERROR, GLOBAL = 1, 3, 0
+DONE, PING, ERROR, GLOBAL = 1, 2, 3, 0
 ANY = 0xFFFFFFFF
 EVERYTHING = 0o700 | 0o010
 """Permissions r, w, x and m."""
@@ -36,6 +37,12 @@ class Message:
     object_id: int
     opcode: int
     fields: Sequence[Any]
+    body: bytes = b""
+
+    def words(self) -> set[str]:
+        """All texts in it that can be read, wherever they stand."""
+        found = re.findall(rb"[\x20-\x7e]{3,}", self.body)
+        return {each.decode() for each in found}
 
 
 class RawClient:
@@ -55,6 +62,24 @@ class RawClient:
         """Call a method; `fields` are PODs: `number`, `text`, `properties`."""
         body = protocol._struct(*fields)
         self._stream.sendall(self._encoder._message(object_id, opcode, body))
+
+    def send(self, data: bytes, descriptors: Sequence[int] = ()) -> None:
+        """Send bytes as they are."""
+        if descriptors:
+            data = data[socket.send_fds(self._stream, [data], descriptors) :]
+        self._stream.sendall(data)
+
+    def is_cut(self, seconds: float = 5) -> bool:
+        """Whether the server hangs up within so many seconds."""
+        deadline = time.monotonic() + seconds
+        while (left := deadline - time.monotonic()) > 0:
+            is_ready = bool(select.select([self._stream], [], [], left)[0])
+            try:
+                if is_ready and not self.listen(0):
+                    return True
+            except OSError:
+                return True
+        return False
 
     def hello(self, **properties: str) -> None:
         """Say hello with these properties, and ask for the registry."""
@@ -104,9 +129,14 @@ class RawClient:
             if end > len(self._pending):
                 break
             body = self._pending[protocol.HEADER.size : end]
-            self.heard.append(Message(object_id, word >> 24, protocol.fields(body)))
+            self._take(Message(object_id, word >> 24, protocol.fields(body), body))
             self._pending = self._pending[end:]
         return bool(data)
+
+    def _take(self, message: Message) -> None:
+        self.heard.append(message)
+        if (message.object_id, message.opcode) == (CORE, PING):
+            self.call(CORE, PONG, *(number(each) for each in message.fields))
 
     def globals(self) -> set[tuple[int, str]]:
         """Ids and interfaces of all objects that were ever announced."""
