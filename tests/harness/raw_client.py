@@ -50,7 +50,11 @@ class RawClient:
 
     def __init__(self, path: Path) -> None:
         self._stream = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._stream.connect(str(path))
+        try:
+            self._stream.connect(str(path))
+        except OSError:
+            self._stream.close()
+            raise
         self._encoder = protocol.Encoder()
         self._pending = b""
         self._syncs = 0
