@@ -79,7 +79,9 @@ def start_container(
     root = tempfile.mkdtemp(prefix="root-", dir=programs.folder)
     mounts: list[str] = []
     for mount in edits.mounts:
-        mounts += [mount.host_path, mount.container_path, ",".join(mount.options) or "rw"]
+        # container.sh binds anyway; told twice, mount 2.41 makes a loop device of a file over 1 KiB.
+        options = ",".join(each for each in mount.options if each != "bind")
+        mounts += [mount.host_path, mount.container_path, options or "rw"]
     namespaces = ["--mount", "--pid", "--net", "--ipc", "--uts", "--fork", "--kill-child=KILL"]
     inside = [str(_SCRIPT), root, str(USER), *mounts, "--", *command]
     everything = {"PATH": PATH} | dict(environment) | dict(edits.environment)

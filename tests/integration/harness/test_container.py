@@ -38,6 +38,15 @@ def test_the_child_has_the_edits(programs: Programs, edits: Edits) -> None:
     assert text == "a sink, 1\nclaim.json\n"
 
 
+def test_a_file_is_bound_as_it_is_whatever_its_size(programs: Programs, workspace: Path) -> None:
+    file = workspace / "metadata.json"
+    file.write_text("x" * 5000)
+    workspace.chmod(0o755)
+    options = ("ro", "bind", "nosuid", "nodev", "noexec")
+    edits = Edits({}, (Mount(str(file), f"{TARGET}/metadata.json", options),))
+    assert output(programs, edits, f"cat {TARGET}/metadata.json") == "x" * 5000
+
+
 def test_the_child_is_nobody_without_groups_or_capabilities(
     programs: Programs, edits: Edits
 ) -> None:
