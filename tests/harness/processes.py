@@ -22,6 +22,12 @@ LOG_LINES_SHOWN = 25
 LOG_COLUMNS_SHOWN = 300
 POLL_SECONDS = 0.05
 _ABANDONED_SECONDS = 10
+# Each of them execs the next, so the pid is the program's. If we died before the kernel was asked, it
+# tells nobody, so the parent is looked at once more.
+_DIES_WITH_US = (
+    *("setpriv", "--pdeathsig", "KILL", "--"),
+    *("/bin/sh", "-c", '[ "$PPID" = "$0" ] || exit 1; exec "$@"'),
+)
 
 
 def python_cache() -> Mapping[str, str]:
@@ -44,8 +50,7 @@ class Program:
         self.log = log
         with log.open("ab") as output:
             self._process = subprocess.Popen(
-                # setpriv execs the program, so the pid is the program's.
-                ["setpriv", "--pdeathsig", "KILL", "--", *command],
+                [*_DIES_WITH_US, str(os.getpid()), *command],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,

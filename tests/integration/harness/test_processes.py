@@ -42,7 +42,8 @@ def test_a_killed_parent_leaves_no_program(workspace: Path, number: signal.Signa
 
 def test_a_program_that_ignores_the_asking_is_killed(workspace: Path) -> None:
     with Programs(workspace) as programs:
-        stubborn = programs.start("stubborn", ["sh", "-c", "trap '' TERM; echo up; sleep 600"])
+        script = "trap '' TERM; echo up; while :; do sleep 0.1; done"
+        stubborn = programs.start("stubborn", ["sh", "-c", script])
         wait_until(lambda: "up" in stubborn.log.read_text(), "its start", 10)
         stubborn.end(timeout=0.2)
         assert stubborn.exit_code == -signal.SIGKILL
