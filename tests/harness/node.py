@@ -222,6 +222,8 @@ class Node:
             "PATH": os.environ["PATH"],
             "LANG": "C.UTF-8",
             "HOME": str(self._folder),
+            # The client library writes the kubeconfig's authority to a file, which a kill leaves.
+            "TMPDIR": str(self._folder),
             "PYTHONPATH": str(TREE),
             **python_cache(),
         }
