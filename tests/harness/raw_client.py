@@ -45,6 +45,16 @@ class Message:
         return {each.decode() for each in found}
 
 
+def is_ready_within(stream: socket.socket, seconds: float, event: int = select.POLLIN) -> bool:
+    """Whether it can be read (or whatever `event` says) or has ended, waiting at most so long.
+
+    By poll: select takes no descriptor from 1,024 on, and a test may hold a thousand others.
+    """
+    polled = select.poll()
+    polled.register(stream, event)
+    return bool(polled.poll(max(0.0, seconds) * 1000))
+
+
 class RawClient:
     """One connection to the socket at `path`; a context manager."""
 
@@ -77,7 +87,7 @@ class RawClient:
         """Whether the server hangs up within so many seconds."""
         deadline = time.monotonic() + seconds
         while (left := deadline - time.monotonic()) > 0:
-            is_ready = bool(select.select([self._stream], [], [], left)[0])
+            is_ready = is_ready_within(self._stream, left)
             try:
                 if is_ready and not self.listen(0):
                     return True
@@ -120,7 +130,7 @@ class RawClient:
 
     def listen(self, seconds: float) -> bool:
         """Take what comes within so many seconds; False once the connection has ended or is still."""
-        if not select.select([self._stream], [], [], seconds)[0]:
+        if not is_ready_within(self._stream, seconds):
             return False
         try:
             data = self._stream.recv(65536)
