@@ -40,6 +40,10 @@ integration: ## each edge against its real partner: PipeWire, the API server, gR
 cluster: ## the whole agent with a real control plane
 	@$(setup) root dev sound cluster -- env LIKEN_AUDIO_REQUIRE=1 $(pytest) tests/cluster $(ARGS)
 
+.PHONY: test-node
+test-node: ## the image and the manifests on a real kubelet and container runtime
+	@$(setup) root dev sound cluster node -- env LIKEN_AUDIO_REQUIRE=1 $(pytest) tests/node $(ARGS)
+
 .PHONY: bench
 bench: ## the figures of docs/limits.md, each against its bound
 	@$(setup) root dev sound cluster -- python -m tests.bench $(ARGS)
