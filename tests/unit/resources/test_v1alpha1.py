@@ -1,5 +1,6 @@
 """Spec in, status out."""
 
+import functools
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -210,6 +211,7 @@ def test_a_long_node_name_gets_a_label_of_its_own() -> None:
     assert DeviceName(node_label("k" * 63)) == "k" * 63
 
 
+@functools.cache
 def schema(plural: str) -> Json:
     """The schema of a CRD's one version."""
     body = yaml.safe_load((CRDS / f"{plural}.yaml").read_text())
