@@ -24,6 +24,7 @@ from liken_audio.api import (
     SINKS,
     SOURCES,
 )
+from liken_audio.bluez.watcher import BlueZWatcher
 from liken_audio.claim_store import ClaimStore, read_boot_id
 from liken_audio.controllers import preparer, reconciler
 from liken_audio.controllers.claim_reporter import ClaimReporter
@@ -104,7 +105,8 @@ async def run(settings: Settings) -> None:
 def build(settings: Settings, client: KubernetesClient) -> Parts:
     """Put the parts together. Raises one of `STARTUP_ERRORS`."""
     virtual_source = [Source.VIRTUAL] if settings.virtual else []
-    graph = DeviceGraph([*virtual_source, Source.PIPEWIRE, Source.CLAIMS])
+    bluez_source = [] if settings.bluetooth_bus == "none" else [Source.BLUEZ]
+    graph = DeviceGraph([*virtual_source, *bluez_source, Source.PIPEWIRE, Source.CLAIMS])
     virtual = VirtualCards(graph, settings.virtual) if settings.virtual else None
     if virtual:
         virtual.load()
@@ -140,6 +142,7 @@ def build(settings: Settings, client: KubernetesClient) -> Parts:
         sinks=sinks,
         sources=sources,
         virtual=virtual,
+        bluez=BlueZWatcher(graph, settings.bluetooth_bus) if bluez_source else None,
         pipewire=PipeWireWatcher(graph, settings.pipewire_remote),
         node_keeper=NodeKeeper(graph, settings.node, writer),
         events=events,

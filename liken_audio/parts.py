@@ -8,6 +8,7 @@ from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from liken_audio.bluez.watcher import BlueZWatcher
 from liken_audio.controllers.claim_reporter import ClaimReporter
 from liken_audio.controllers.claim_watcher import ClaimWatcher
 from liken_audio.controllers.events import EventRecorder
@@ -44,6 +45,7 @@ class Parts:
     sinks: Informer
     sources: Informer
     virtual: VirtualCards | None
+    bluez: BlueZWatcher | None
     pipewire: PipeWireWatcher
     node_keeper: NodeKeeper
     events: EventRecorder
@@ -56,7 +58,7 @@ class Parts:
 
     def loops(self) -> Sequence[Coroutine[Any, Any, None]]:
         """Return what runs until the end, the kubelet's server apart."""
-        followed = [self.virtual.run()] if self.virtual else []
+        followed = [source.run() for source in (self.virtual, self.bluez) if source]
         return [
             *followed,
             self.pipewire.run(),
@@ -118,6 +120,7 @@ class Parts:
             _metric("pipewire_read_bytes_total", "Read from pw-dump.", self.pipewire.bytes_read),
             _metric("pipewire_parse_errors_total", "Bad output.", self.pipewire.parse_errors),
             _metric("pipewire_connected", "1: yes.", Source.PIPEWIRE not in view.lost),
+            _metric("bluez_connected", "1: yes.", bool(self.bluez and self.bluez.is_served)),
             _metric("kubelet_registered", "1: yes.", self.kubelet.status.is_registered),
             _metric("nodes", "PipeWire nodes.", len(view.nodes)),
             _metric("claims", "Prepared claims.", len(view.holds)),

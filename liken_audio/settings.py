@@ -32,6 +32,10 @@ class Settings:
     pod_uid: str = _option("UID of the agent's pod: turns on socket names for rolling updates")
     virtual: str = _option("YAML file of virtual cards to publish (docs/virtual-cards.md)")
     pipewire_remote: str = _option("PipeWire's socket", f"{_RUN}/pipewire/pipewire-0")
+    bluetooth_bus: str = _option(
+        "D-Bus address of the bus that BlueZ is on; none: no Bluetooth"
+        " (default: DBUS_SYSTEM_BUS_ADDRESS, else the system bus)"
+    )
     registry_dir: str = _option(
         "where the kubelet looks for plugins", "/var/lib/kubelet/plugins_registry"
     )
@@ -87,6 +91,8 @@ def from_sources(
         given = flags.get(name)
         if given is None:
             given = environ.get(variable(name))
+        if given is None and name == "bluetooth_bus":
+            given = environ.get("DBUS_SYSTEM_BUS_ADDRESS")
         if given is not None:
             values[name] = given
     return Settings(**values)

@@ -7,6 +7,8 @@ from typing import Any
 
 from liken_audio.dra.claims import ClaimedDevice, ClaimRecord, ClaimRef, ClaimState
 from liken_audio.graph.model import (
+    NO_CARD,
+    BluetoothCard,
     Card,
     CardNumber,
     Connection,
@@ -17,11 +19,14 @@ from liken_audio.graph.model import (
     Endpoint,
     GraphView,
     Jack,
+    Link,
     Node,
     NodeId,
     NodeRecipe,
     NodeSerial,
     Pcm,
+    Profile,
+    Speaker,
     UsbIdentity,
 )
 
@@ -232,3 +237,81 @@ def claim_record(*devices: ClaimedDevice, **changes: Any) -> ClaimRecord:
         "devices": devices or (claimed_device(),),
     }
     return ClaimRecord(**(fields | changes))
+
+
+SPEAKER_ADDRESS = "7C:66:EF:01:23:45"
+SPEAKER_NAME = "7c-66-ef-01-23-45"
+
+
+def speaker(**changes: Any) -> Speaker:
+    """Return a connected speaker, `Kitchen Radio`, without a volume of its own."""
+    fields: dict[str, Any] = {
+        "address": SPEAKER_ADDRESS,
+        "name": "Kitchen Radio",
+        "link": Link.CONNECTED,
+        "adapter": "02:00:00:00:10:00",
+        "transport": "idle",
+    }
+    return Speaker(**(fields | changes))
+
+
+def speaker_card(its: Speaker | None = None, *, has_microphone: bool = False) -> Card:
+    """Return the card of a speaker, a connected one unless given."""
+    its = its or speaker()
+    pcms = [pcm(id="playback", recipe=None)]
+    if has_microphone:
+        pcms.append(microphone_pcm(device=1, id="capture", channels=1, recipe=None))
+    return Card(
+        number=NO_CARD,
+        id="",
+        name=its.name,
+        bus="bluetooth",
+        path=its.address,
+        speaker=its,
+        is_present=its.link is Link.CONNECTED,
+        pcms=tuple(pcms),
+    )
+
+
+def bluetooth_card(**changes: Any) -> BluetoothCard:
+    """Return PipeWire's device of the speaker: plays sbc, could sbc_xq and aac."""
+    fields: dict[str, Any] = {
+        "id": NodeId(46),
+        "serial": NodeSerial(47),
+        "address": SPEAKER_ADDRESS,
+        "profile": "a2dp-sink",
+        "profiles": (Profile(index=0, name="off"), Profile(index=131073, name="a2dp-sink")),
+        "codec": "sbc",
+        "codecs": (("sbc", 1), ("sbc_xq", 2), ("aac", 4)),
+    }
+    return BluetoothCard(**(fields | changes))
+
+
+def speaker_node(**changes: Any) -> Node:
+    """Return the session manager's node of the speaker, id 47, serial 48."""
+    properties = {
+        "api.bluez5.address": SPEAKER_ADDRESS,
+        "api.bluez5.profile": "a2dp-sink",
+        "api.bluez5.codec": "sbc",
+        "device.id": "46",
+    }
+    fields: dict[str, Any] = {
+        "id": NodeId(47),
+        "serial": NodeSerial(48),
+        "properties": properties | changes.pop("properties", {}),
+    }
+    name = changes.pop("name", f"bluez_output.{SPEAKER_ADDRESS.replace(':', '_')}.1")
+    return node(name, **(fields | changes))
+
+
+def speaker_endpoint(its: Speaker | None = None, **changes: Any) -> Endpoint:
+    """Return the sink of a connected speaker, whose node and device are there."""
+    card_of_it = speaker_card(its)
+    fields: dict[str, Any] = {
+        "connection": Connection.BLUETOOTH,
+        "card": card_of_it,
+        "pcm": card_of_it.pcms[0],
+        "node": speaker_node(),
+        "bluetooth": bluetooth_card(),
+    }
+    return endpoint(SPEAKER_NAME, **(fields | changes))

@@ -62,7 +62,7 @@ UNSYNCED_POLL_SECONDS = 0.5
 
 _WORKERS = 4
 """Hardware writes, and API calls, at the same time."""
-_CARD_SOURCES = frozenset({Source.ALSA, Source.VIRTUAL})
+_CARD_SOURCES = frozenset({Source.ALSA, Source.BLUEZ, Source.VIRTUAL})
 _NODE_FAULTS = frozenset({Fault.NO_NODE, Fault.GRAPH_LOST})
 
 _log = structlog.get_logger(__name__)

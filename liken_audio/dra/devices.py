@@ -11,7 +11,16 @@ from dataclasses import dataclass, field
 
 from liken_audio.api import DRIVER
 from liken_audio.graph.eld import monitor_id
-from liken_audio.graph.model import DeviceName, Direction, Eld, Endpoint, Fault
+from liken_audio.graph.model import (
+    BluetoothCard,
+    DeviceName,
+    Direction,
+    Eld,
+    Endpoint,
+    Fault,
+    Link,
+    Speaker,
+)
 
 MONITOR_ID = "monitor.liken.sh/id"
 PCI_BUS_ID = "resource.kubernetes.io/pciBusID"
@@ -90,13 +99,15 @@ def attributes(endpoint: Endpoint) -> dict[str, Attribute]:
         direction: endpoint.name,
         "connectionType": endpoint.connection.value,
         "nodeName": node_name(endpoint),
-        "card": card.number,
-        "pcm": pcm.device,
+        "card": None if card.speaker else card.number,
+        "pcm": None if card.speaker else pcm.device,
         "channels": _channels(endpoint),
         PCI_BUS_ID: _pci_bus_id(endpoint),
     }
     if endpoint.monitor is not None:
         found |= _monitor_attributes(endpoint.monitor)
+    if card.speaker is not None:
+        found |= _bluetooth_attributes(card.speaker, endpoint.bluetooth)
     return {name: value for name, raw in found.items() if (value := _allowed(raw)) is not None}
 
 
@@ -134,6 +145,20 @@ def _monitor_attributes(monitor: Eld) -> dict[str, Attribute | None]:
         "eldVersion": monitor.version,
         "portID": monitor.port_id or None,
         MONITOR_ID: monitor_id(monitor),
+    }
+
+
+def _bluetooth_attributes(
+    speaker: Speaker, bluetooth: BluetoothCard | None
+) -> dict[str, Attribute | None]:
+    codec = bluetooth.codec if bluetooth else ""
+    offered = [name for name, _ in bluetooth.codecs] if bluetooth else []
+    return {
+        "address": speaker.address,
+        "name": speaker.name,
+        "connected": speaker.link is Link.CONNECTED,
+        "codec": codec,
+        "codecs": " ".join(dict.fromkeys(filter(None, (codec, *offered)))),
     }
 
 

@@ -123,9 +123,29 @@ def _check_fit(merged: Mapping[str, Any], endpoint: Endpoint) -> None:
             f"'codec' is for Bluetooth devices: {endpoint.name} is connected by"
             f" {endpoint.connection} and offers no codec to choose from; leave it out"
         )
+    if "codec" in merged:
+        _check_codec(merged["codec"], endpoint)
     if merged.get("monitor") and endpoint.direction is Direction.CAPTURE:
         raise ParametersError(
             f"'monitor' is for sinks: {endpoint.name} is a source, recorded as it is; leave it out"
+        )
+
+
+def _check_codec(codec: str, endpoint: Endpoint) -> None:
+    """Refuse a codec that isn't offered; of a speaker that isn't connected nothing is known."""
+    card = endpoint.bluetooth
+    if card is None or codec == card.codec:
+        return
+    if endpoint.direction is Direction.CAPTURE:
+        raise ParametersError(
+            f"'codec' is for playing: {endpoint.name} is a microphone, whose profile decides; leave it out"
+        )
+    offered = list(dict.fromkeys([card.codec, *(name for name, _ in card.codecs)]))
+    offered = [name for name in offered if name]
+    if codec not in offered:
+        raise ParametersError(
+            f"codec {codec!r} is not offered by {endpoint.name}{closest(codec, offered)};"
+            f" offered: {_listed(offered) or 'none'}"
         )
 
 

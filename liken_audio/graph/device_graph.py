@@ -17,7 +17,7 @@ from liken_audio.graph.model import (
     Source,
 )
 
-_CARD_SOURCES = (Source.ALSA, Source.VIRTUAL)
+_CARD_SOURCES = (Source.ALSA, Source.VIRTUAL, Source.BLUEZ)
 
 
 class DeviceGraph:
@@ -90,6 +90,7 @@ class DeviceGraph:
             revision=self._revision,
             cards=tuple(cards),
             nodes=pipewire.nodes if isinstance(pipewire, PipeWireSnapshot) else (),
+            bluetooth=pipewire.bluetooth if isinstance(pipewire, PipeWireSnapshot) else (),
             holds=claims.holds if isinstance(claims, ClaimsSnapshot) else (),
             lost=frozenset(self._lost),
             awaited=frozenset(self._awaited),

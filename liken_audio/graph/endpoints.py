@@ -14,6 +14,7 @@ from liken_audio.graph import eld
 from liken_audio.graph.controls import controls_of
 from liken_audio.graph.jacks import SCREENS, jacks_of
 from liken_audio.graph.model import (
+    BluetoothCard,
     Card,
     Connection,
     Control,
@@ -30,6 +31,10 @@ from liken_audio.graph.model import (
 )
 from liken_audio.graph.naming import device_names
 
+ADDRESS_PROPERTY = "api.bluez5.address"
+"""Property by which the session manager's Bluetooth nodes name their device."""
+HEADSET = "headset-head-unit"
+"""First part of the names of the profiles that have a microphone."""
 DEVICE_PROPERTY = "audio.liken.sh.device"
 """Property by which a node that we made names its device."""
 
@@ -80,19 +85,35 @@ def endpoints(view: GraphView, node_name: str) -> tuple[Endpoint, ...]:
     devices = (device for hold in view.holds for device in hold.devices)
     held = frozenset(device for device in devices if device.startswith("usb-"))
     parts = _card_parts(_Same(view.cards), node_name, held)
-    return _joined(_Same(parts), _Same(view.nodes), is_graph_lost=Source.PIPEWIRE in view.lost)
+    lost = Source.PIPEWIRE in view.lost
+    return _joined(_Same(parts), _Same(view.nodes), _Same(view.bluetooth), is_graph_lost=lost)
 
 
 @lru_cache(maxsize=2)
-def _joined(same_parts: _Same, same_nodes: _Same, *, is_graph_lost: bool) -> tuple[Endpoint, ...]:
+def _joined(
+    same_parts: _Same, same_nodes: _Same, same_bluetooth: _Same, *, is_graph_lost: bool
+) -> tuple[Endpoint, ...]:
     parts: tuple[_CardPart, ...] = same_parts.records
     nodes = {} if is_graph_lost else _nodes_by_device(same_nodes.records, parts)
+    bluetooth: dict[str, BluetoothCard] = {each.address: each for each in same_bluetooth.records}
     missing = Fault.GRAPH_LOST if is_graph_lost else Fault.NO_NODE
-    return tuple(_endpoint(part, nodes.get(part.name), missing) for part in parts)
+    return tuple(
+        _endpoint(
+            part,
+            nodes.get(part.name),
+            bluetooth.get(part.card.speaker.address) if part.card.speaker else None,
+            missing,
+        )
+        for part in parts
+    )
 
 
-def _endpoint(part: _CardPart, node: Node | None, missing: Fault) -> Endpoint:
+def _endpoint(
+    part: _CardPart, node: Node | None, bluetooth: BluetoothCard | None, missing: Fault
+) -> Endpoint:
     is_missing = node is None or node.state == "error"
+    if part.pcm.direction is Direction.CAPTURE and node is None and is_on_demand(bluetooth):
+        is_missing = False
     return Endpoint(
         name=part.name,
         direction=part.pcm.direction,
@@ -101,6 +122,7 @@ def _endpoint(part: _CardPart, node: Node | None, missing: Fault) -> Endpoint:
         pcm=part.pcm,
         monitor=part.monitor,
         node=node,
+        bluetooth=bluetooth,
         jack=part.jack,
         controls=part.controls,
         fault=part.fault or (missing if is_missing else None),
@@ -109,9 +131,22 @@ def _endpoint(part: _CardPart, node: Node | None, missing: Fault) -> Endpoint:
 
 def _nodes_by_device(nodes: Sequence[Node], parts: Sequence[_CardPart]) -> dict[DeviceName, Node]:
     """Pick each device's node: of two with one name the one that can be heard."""
-    media_classes = {part.name: _MEDIA_CLASSES[part.pcm.direction] for part in parts}
+    media_classes = {
+        part.name: _MEDIA_CLASSES[part.pcm.direction] for part in parts if not part.card.speaker
+    }
+    by_address = {
+        (part.card.speaker.address, _MEDIA_CLASSES[part.pcm.direction]): part.name
+        for part in parts
+        if part.card.speaker
+    }
     found: dict[DeviceName, Node] = {}
     for node in nodes:
+        address = node.properties.get(ADDRESS_PROPERTY)
+        if address is not None:
+            its = by_address.get((address.upper(), node.media_class))
+            if its is not None and _is_bluetooth(node):
+                found[its] = max(found.get(its, node), node, key=_preference)
+            continue
         for text in {node.name, node.properties.get(DEVICE_PROPERTY, "")}:
             name = DeviceName(text)
             media_class = media_classes.get(name)
@@ -120,6 +155,21 @@ def _nodes_by_device(nodes: Sequence[Node], parts: Sequence[_CardPart]) -> dict[
             if name not in found or _preference(node) > _preference(found[name]):
                 found[name] = node
     return found
+
+
+def _is_bluetooth(node: Node) -> bool:
+    """A loopback stands for a profile that isn't active; a phone's music comes in by A2DP."""
+    if not node.has_live_device or node.properties.get("bluez5.loopback") == "true":
+        return False
+    is_source = node.media_class == _MEDIA_CLASSES[Direction.CAPTURE]
+    return not is_source or node.properties.get("api.bluez5.profile", "").startswith(HEADSET)
+
+
+def is_on_demand(bluetooth: BluetoothCard | None) -> bool:
+    """Whether a microphone without a node is only waiting for its profile to be switched on."""
+    return bluetooth is not None and any(
+        profile.is_available and profile.name.startswith(HEADSET) for profile in bluetooth.profiles
+    )
 
 
 def _is_ours(node: Node, media_class: str) -> bool:
@@ -165,6 +215,8 @@ def _card_parts(
 
 def _connection(card: Card, pcm: Pcm) -> Connection:
     """Return how the PCM is connected, as far as it shows without a monitor."""
+    if card.speaker is not None:
+        return Connection.BLUETOOTH
     names = f"{pcm.id} {pcm.name}"
     if pcm.eld is not None or _HDMI.search(names):
         return Connection.HDMI

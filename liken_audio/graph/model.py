@@ -22,6 +22,8 @@ NodeSerial = NewType("NodeSerial", int)
 """PipeWire `object.serial`: the identity of one incarnation."""
 CardNumber = NewType("CardNumber", int)
 """ALSA card number: first come, first numbered, of this boot only."""
+NO_CARD = CardNumber(-1)
+"""Number of what is no card of the kernel."""
 DeviceName = NewType("DeviceName", str)
 """Name of a DRA device and of its Sink or Source: a DNS label of at most 63 characters."""
 
@@ -30,6 +32,7 @@ class Source(StrEnum):
     """Who fills a part of the graph."""
 
     ALSA = "alsa"
+    BLUEZ = "bluez"
     VIRTUAL = "virtual"
     PIPEWIRE = "pipewire"
     CLAIMS = "claims"
@@ -138,7 +141,8 @@ class Pcm:
     rate_hz: int = 48_000
     eld: bytes | None = None
     """Raw ELD control of an HDMI or DisplayPort PCM; None for PCMs that have no such control."""
-    recipe: NodeRecipe
+    recipe: NodeRecipe | None
+    """None: the session manager makes the node, as it does for Bluetooth devices."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,9 +159,44 @@ class UsbIdentity:
     product_name: str = ""
 
 
+class Link(StrEnum):
+    """How far the way to a Bluetooth device goes; all but the last say where it ends."""
+
+    NO_SERVICE = "no-service"
+    """The bus, or bluetoothd on it, doesn't answer."""
+    NO_ADAPTER = "no-adapter"
+    ADAPTER_OFF = "adapter-off"
+    UNPAIRED = "unpaired"
+    """The pairing was just removed: the device leaves in a few seconds."""
+    AWAY = "away"
+    """Switched off, out of range, or connected to something else."""
+    CONNECTED = "connected"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Speaker:
+    """What BlueZ says of a paired Bluetooth audio device (`org.bluez.Device1` and what is below it)."""
+
+    address: str
+    """Upper case, with colons: the identity, whatever adapter it is paired with."""
+    name: str
+    """Its alias; the address when it has none."""
+    link: Link
+    adapter: str = ""
+    """Address of the adapter that it is reached by."""
+    battery: int | None = None
+    """Percent (`org.bluez.Battery1`)."""
+    has_absolute_volume: bool = False
+    """Whether its own volume can be set (AVRCP): its transport then has one."""
+    transport: str = ""
+    """State of its media transport: `idle`, `pending`, `active`; "" when it has none."""
+    has_endpoints: bool = True
+    """Whether a sound server has registered its media endpoints with the adapter."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Card:
-    """A sound card of this boot."""
+    """A sound card of this boot, or a Bluetooth audio device."""
 
     number: CardNumber
     id: str
@@ -166,13 +205,55 @@ class Card:
     bus: str
     """`pci`, `usb`, `platform` or what the kernel names."""
     path: str
-    """PCI address `0000:00:1f.3`, USB port path `1-1.2`, else the device path."""
+    """PCI address `0000:00:1f.3`, USB port path `1-1.2`, Bluetooth address, else the device path."""
     usb: UsbIdentity | None = None
+    speaker: Speaker | None = None
+    """Set for a Bluetooth device: it has no card number and no PCM numbers of its own."""
     is_present: bool = True
     """False while the card is unplugged and its grace runs: its devices stay, tainted."""
     pcms: tuple[Pcm, ...] = ()
     jacks: tuple[Jack, ...] = ()
     controls: tuple[Control, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Profile:
+    """One entry of a PipeWire device's `EnumProfile`."""
+
+    index: int
+    name: str
+    """Like `off`, `a2dp-sink`, `a2dp-sink-sbc_xq`, `headset-head-unit`."""
+    is_available: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Route:
+    """A route of a PipeWire device: where the volume of the nodes behind it is set."""
+
+    device_id: NodeId
+    device_serial: NodeSerial
+    index: int
+    device: int
+    """`card.profile.device` of the nodes that it is for."""
+    volumes: tuple[Linear, ...] = ()
+    is_muted: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BluetoothCard:
+    """A PipeWire device that the session manager made of a connected Bluetooth device."""
+
+    id: NodeId
+    serial: NodeSerial
+    address: str
+    """Upper case, with colons."""
+    profile: str = ""
+    """Name of the active profile."""
+    profiles: tuple[Profile, ...] = ()
+    codec: str = ""
+    """Name of the codec in use, like `sbc_xq`; "" when it has none."""
+    codecs: tuple[tuple[str, int], ...] = ()
+    """Codecs that it can be switched to now, each with its PipeWire number."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -194,6 +275,8 @@ class Node:
     rate_hz: int = 0
     channels: int = 0
     positions: tuple[str, ...] = ()
+    route: Route | None = None
+    """The route by which its volume is set; None: by its own properties."""
     properties: Mapping[str, str] = field(default_factory=dict)
     """The node's properties as text; pw-dump guesses types, so identity never comes from here."""
 
@@ -221,9 +304,10 @@ class CardsSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class PipeWireSnapshot:
-    """All nodes of the PipeWire graph, ordered by id."""
+    """All nodes of the PipeWire graph, and its Bluetooth devices; each ordered by id."""
 
     nodes: tuple[Node, ...] = ()
+    bluetooth: tuple[BluetoothCard, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,6 +327,7 @@ class GraphView:
     revision: int = 0
     cards: tuple[Card, ...] = ()
     nodes: tuple[Node, ...] = ()
+    bluetooth: tuple[BluetoothCard, ...] = ()
     holds: tuple[ClaimHold, ...] = ()
     lost: frozenset[Source] = frozenset()
     """Sources that are not connected now; what they said of cards last is kept."""
@@ -274,6 +359,8 @@ class Endpoint:
     pcm: Pcm
     monitor: Eld | None = None
     node: Node | None = None
+    bluetooth: BluetoothCard | None = None
+    """PipeWire's device of a connected Bluetooth device."""
     jack: Jack | None = None
     """The jack that proves whether something is plugged in; None where none does."""
     controls: tuple[Control, ...] = ()

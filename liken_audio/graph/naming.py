@@ -5,6 +5,7 @@
 | PCI | `<node>-pci-<address>-<pcm id>` |
 | USB with a serial that can be trusted | `usb-<vid>-<pid>-<serial>-<pcm id>` |
 | other USB | `<node>-usb-<port path>-<pcm id>` |
+| Bluetooth | `<address>`, the microphone `<address>-capture` |
 | platform and the rest | `<node>-<bus>-<device path>-<pcm id>` |
 
 No card number and no PipeWire id is in a name, so it lives through reboots and replugs. Capitals
@@ -96,6 +97,10 @@ def device_name(
     shows the serial of this one, a name in `held` stays with the card of the lowest number,
     which was there first.
     """
+    if card.speaker is not None:
+        name = DeviceName(card.speaker.address.lower().replace(":", "-"))
+        is_microphone = pcm.direction is Direction.CAPTURE
+        return DeviceName(f"{name}-capture") if is_microphone else name
     if card.usb is not None and has_own_serial(card.usb):
         name = _joined(_serial_parts(card.usb, card, pcm))
         twins = _present_twins(card, others)

@@ -11,6 +11,7 @@ serves as well and is never removed. Rules:
   card's files open, and the card's number may become another card's), when it was made by another
   recipe, when it is in error, and when the endpoint has chosen another node. What replaces it is
   planned once it is gone.
+- A PCM without a recipe is none of ours: its session manager makes the node.
 - While PipeWire isn't known nothing is planned; while cards aren't known yet nothing is removed
   for want of an endpoint.
 
@@ -94,8 +95,9 @@ def plan_nodes(
         if reason:
             destroys.append(DestroyNode(name, node, reason))
     creates = [
-        CreateNode(endpoint.name, endpoint.pcm.recipe, _properties(endpoint))
+        CreateNode(endpoint.name, endpoint.pcm.recipe, _properties(endpoint, endpoint.pcm.recipe))
         for endpoint in endpoints
+        if endpoint.pcm.recipe is not None
         if endpoint.node is None and endpoint.name not in taken and _is_wanted(endpoint)
     ]
     return (*destroys, *creates)
@@ -109,16 +111,19 @@ def _wrong(node: Node, endpoint: Endpoint | None) -> str:
     """Return why a node of ours can't stay, "" if it can."""
     if endpoint is None:
         return "its device is gone"
+    recipe = endpoint.pcm.recipe
+    if recipe is None:
+        return "its device's node is the session manager's"
     if not endpoint.card.is_present:
         return "its card is away"
     if endpoint.node is None or endpoint.node.serial != node.serial:
         return "its device has another node" if endpoint.node else "it isn't what its device needs"
-    if node.properties.get(RECIPE_PROPERTY) != _fingerprint(endpoint):
+    if node.properties.get(RECIPE_PROPERTY) != _fingerprint(endpoint, recipe):
         return "it was made by another recipe"
     return f"it is in error: {node.error}" if node.state == "error" else ""
 
 
-def _properties(endpoint: Endpoint) -> Mapping[str, str]:
+def _properties(endpoint: Endpoint, recipe: NodeRecipe) -> Mapping[str, str]:
     added = {
         "object.linger": "true",
         # Where the host's WirePlumber runs and not ours, it must not put back an old volume.
@@ -126,12 +131,12 @@ def _properties(endpoint: Endpoint) -> Mapping[str, str]:
         "priority.session": _PRIORITIES[endpoint.pcm.direction],
         "node.description": _description(endpoint),
         DEVICE_PROPERTY: endpoint.name,
-        RECIPE_PROPERTY: _fingerprint(endpoint),
+        RECIPE_PROPERTY: _fingerprint(endpoint, recipe),
     }
-    return {**_defaults(endpoint), **added}
+    return {**_defaults(endpoint, recipe), **added}
 
 
-def _defaults(endpoint: Endpoint) -> Mapping[str, str]:
+def _defaults(endpoint: Endpoint, recipe: NodeRecipe) -> Mapping[str, str]:
     """Return what every node has, where the recipe doesn't say it."""
     pcm = endpoint.pcm
     positions = _POSITIONS.get(pcm.channels) or " ".join(f"AUX{n}" for n in range(pcm.channels))
@@ -140,7 +145,7 @@ def _defaults(endpoint: Endpoint) -> Mapping[str, str]:
         "audio.channels": str(pcm.channels),
         "audio.position": f"[ {positions} ]",
     }
-    said = dict(pcm.recipe.properties)
+    said = dict(recipe.properties)
     return {key: value for key, value in defaults.items() if key not in said}
 
 
@@ -150,8 +155,7 @@ def _description(endpoint: Endpoint) -> str:
     return ", ".join(filter(None, (endpoint.card.name, place or pcm.name or pcm.id)))
 
 
-def _fingerprint(endpoint: Endpoint) -> str:
+def _fingerprint(endpoint: Endpoint, recipe: NodeRecipe) -> str:
     """Return a word for the recipe; led by a letter, as pw-dump takes some hex for a number."""
-    recipe = endpoint.pcm.recipe
-    said = sorted({**_defaults(endpoint), **dict(recipe.properties)}.items())
+    said = sorted({**_defaults(endpoint, recipe), **dict(recipe.properties)}.items())
     return "r" + hashlib.sha256(repr((recipe.factory, said)).encode()).hexdigest()[:12]

@@ -12,19 +12,28 @@ is one whose client isn't known (yet). What the agent makes has no client: it ou
 
 pw-dump guesses types (the text `0012` is printed as 12, `true` as a boolean), prints whatever bytes
 a client calls itself (no UTF-8, at times), and re-uses ids at once: `object.serial` is the identity.
-Volumes are the node's own; a Bluetooth or ALSA device's routes come with those cards.
+A node's volume is its own, unless its device has a route for it: then it is the route's, which the
+node may show late or not at all. Of Bluetooth devices profiles and codecs are kept too (see `devices`).
 """
 
 import json
-import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from sys import intern
 from typing import Any
 
-from liken_audio.graph.model import Linear, Node, NodeId, NodeSerial, PipeWireSnapshot
+from liken_audio.graph.model import (
+    BluetoothCard,
+    Node,
+    NodeId,
+    NodeSerial,
+    PipeWireSnapshot,
+    Route,
+)
+from liken_audio.pipewire.devices import bluetooth_card, routes
 from liken_audio.pipewire.framing import ArrayFramer
+from liken_audio.pipewire.values import clean, first, integer, linear_volumes, object_of, text
 
 # pw-dump's own form: objects at two blanks, what they hold at four. Where an array has it, its
 # objects are told apart without decoding them.
@@ -66,6 +75,8 @@ class DumpParser:
         self._framer = ArrayFramer()
         self._nodes: dict[int, Node] = {}
         self._device_serials: dict[int, int] = {}
+        self._bluetooth: dict[int, BluetoothCard] = {}
+        self._routes: dict[int, tuple[Route, ...]] = {}
         self._trusted_clients: dict[int, int] = {}
         """Serials by id, of clients outside security contexts."""
         self._snapshot = PipeWireSnapshot()
@@ -143,13 +154,14 @@ class DumpParser:
         self._forget(said.number, but=said.kind)
         if info is None:
             return
-        properties = _object(info, "props")
+        properties = object_of(info, "props")
         if said.kind == "Node":
             self._keep(_node(said.number, info))
         elif said.kind == "Device":
-            self._device_serials[said.number] = _integer(properties, "object.serial")
+            self._device_serials[said.number] = integer(properties, "object.serial")
+            self._keep_device(said.number, info)
         elif properties.get(_SECURITY_CONTEXT) is None:
-            self._trusted_clients[said.number] = _integer(properties, "object.serial")
+            self._trusted_clients[said.number] = integer(properties, "object.serial")
         else:
             self._trusted_clients.pop(said.number, None)
 
@@ -159,8 +171,24 @@ class DumpParser:
             self._nodes.pop(number, None)
         if but != "Device":
             self._device_serials.pop(number, None)
+            self._bluetooth.pop(number, None)
+            self._routes.pop(number, None)
         if but != "Client":
             self._trusted_clients.pop(number, None)
+
+    def _keep_device(self, number: int, info: Mapping[str, Any]) -> None:
+        """Keep what the device says of volumes and, if it is a Bluetooth one, of itself."""
+        its_routes = routes(number, info)
+        its_card = bluetooth_card(number, info)
+        if its_routes:
+            self._routes[number] = its_routes
+        else:
+            self._routes.pop(number, None)
+        if its_card is not None:
+            if its_card != self._bluetooth.get(number):
+                self._bluetooth[number] = its_card
+        else:
+            self._bluetooth.pop(number, None)
 
     def _keep(self, node: Node) -> None:
         known = self._nodes.get(node.id)
@@ -175,12 +203,24 @@ class DumpParser:
             if has_live_device != node.has_live_device:
                 self._nodes[node.id] = replace(node, has_live_device=has_live_device)
         nodes = tuple(
-            self._nodes[number]
+            self._routed(self._nodes[number])
             for number in sorted(self._nodes)
             if self._has_trusted_maker(self._nodes[number])
         )
-        if nodes != self._snapshot.nodes:
-            self._snapshot = PipeWireSnapshot(nodes)
+        bluetooth = tuple(self._bluetooth[number] for number in sorted(self._bluetooth))
+        if nodes != self._snapshot.nodes or bluetooth != self._snapshot.bluetooth:
+            self._snapshot = PipeWireSnapshot(nodes, bluetooth)
+
+    def _routed(self, node: Node) -> Node:
+        """Return the node with the volume of its route, if its device has one for it."""
+        number = node.properties.get("device.id", "")
+        if not self._routes or not number.isdecimal() or not node.has_live_device:
+            return node
+        its = node.properties.get("card.profile.device")
+        for route in self._routes.get(int(number), ()):
+            if str(route.device) == its and route.volumes:
+                return replace(node, route=route, volumes=route.volumes, is_muted=route.is_muted)
+        return node
 
     def _has_live_device(self, node: Node) -> bool:
         number = node.properties.get("device.id", "")
@@ -252,88 +292,30 @@ def _decode(data: bytes) -> object:
 
 
 def _node(number: int, info: Mapping[str, Any]) -> Node:
-    raw = _object(info, "props")
+    raw = object_of(info, "props")
     properties = {
-        intern(_clean(key)): text(value) for key, value in raw.items() if value is not None
+        intern(clean(key)): text(value) for key, value in raw.items() if value is not None
     }
-    params = _object(info, "params")
-    props, current = _first(params, "Props"), _first(params, "Format")
-    volumes = _volumes(props.get("channelVolumes"))
+    params = object_of(info, "params")
+    props, current = first(params, "Props"), first(params, "Format")
+    volumes = linear_volumes(props.get("channelVolumes"))
     positions = _positions(current.get("position")) or _positions(properties.get("audio.position"))
     positions = positions or _positions(props.get("channelMap"))
-    channels = _integer(current, "channels") or _integer(raw, "audio.channels")
+    channels = integer(current, "channels") or integer(raw, "audio.channels")
     return Node(
         id=NodeId(number),
-        serial=NodeSerial(_integer(raw, "object.serial")),
+        serial=NodeSerial(integer(raw, "object.serial")),
         name=properties.get("node.name", ""),
         media_class=properties.get("media.class", ""),
         state=text(info.get("state")),
         error=text(info.get("error")),
         volumes=volumes,
         is_muted=props.get("mute") is True,
-        rate_hz=_integer(current, "rate") or _integer(raw, "audio.rate"),
+        rate_hz=integer(current, "rate") or integer(raw, "audio.rate"),
         channels=channels or len(volumes) or len(positions),
         positions=positions,
         properties=properties,
     )
-
-
-def text(value: object) -> str:
-    """Return a value as the text that pw-dump may have taken it for; always valid UTF-8.
-
-    Exact for text, booleans and small whole numbers; `0012` is 12 for ever, so no identity may
-    come from here.
-    """
-    if value is None:
-        return ""
-    if isinstance(value, str):
-        return _clean(value)
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, float) and value.is_integer() and abs(value) < 1e15:
-        return str(int(value))
-    if isinstance(value, int | float):
-        return f"{value}"
-    return _clean(json.dumps(value, ensure_ascii=False))
-
-
-def _clean(value: str) -> str:
-    """Replace halves of surrogate pairs, which JSON can hold and UTF-8 can't."""
-    if value.isascii():
-        return value
-    return value.encode("utf-8", "surrogatepass").decode("utf-8", "replace")
-
-
-def _object(parent: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    value = parent.get(key)
-    return value if isinstance(value, dict) else {}
-
-
-def _first(params: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    values = params.get(key)
-    first = values[0] if isinstance(values, list) and values else None
-    return first if isinstance(first, dict) else {}
-
-
-def _integer(parent: Mapping[str, Any], key: str) -> int:
-    """Return a whole number that isn't negative, 0 for all else; pw-dump may print it as text."""
-    value = text(parent.get(key))
-    return int(value) if value.isascii() and value.isdecimal() and len(value) < 20 else 0
-
-
-def _volumes(values: object) -> tuple[Linear, ...]:
-    """Return linear volumes, none at all if one of them is no volume."""
-    if not isinstance(values, list):
-        return ()
-    volumes = []
-    for value in values:
-        if not isinstance(value, int | float) or isinstance(value, bool):
-            return ()
-        volume = float(value)
-        if not math.isfinite(volume) or volume < 0:
-            return ()
-        volumes.append(Linear(volume))
-    return tuple(volumes)
 
 
 def _positions(value: object) -> tuple[str, ...]:

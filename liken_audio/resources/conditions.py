@@ -43,6 +43,11 @@ class Reason(StrEnum):
     NO_MONITOR = "NoMonitor"
     CARD_ABSENT = "CardAbsent"
     DEVICE_GONE = "DeviceGone"
+    BLUETOOTH_LOST = "BluetoothLost"
+    NO_ADAPTER = "NoAdapter"
+    ADAPTER_OFF = "AdapterOff"
+    UNPAIRED = "Unpaired"
+    DISCONNECTED = "Disconnected"
     # Ready
     READY = "Ready"
     STARTING = "Starting"
@@ -52,6 +57,10 @@ class Reason(StrEnum):
     MUTED = "Muted"
     SWITCH_OFF = "SwitchOff"
     VOLUME_ZERO = "VolumeZero"
+    ENDPOINTS_LOST = "EndpointsLost"
+    PROFILE_OFF = "ProfileOff"
+    HEADSET_ONLY = "HeadsetOnly"
+    CODEC_DEAD = "CodecDead"
     # Applied
     APPLIED = "Applied"
     NOTHING_DECLARED = "NothingDeclared"

@@ -3,6 +3,9 @@
 Volumes are percent as PipeWire's own tools show them: cubic. Undeclared, a node rests at 100 on
 its first sight; a volume above maxVolume is brought down to it, the Sink's and that of the classes by
 which the device is claimed. When the claim that it was brought down for has ended it rests again.
+
+A Bluetooth speaker that has a volume of its own (absolute volume) isn't brought to rest: it keeps the
+volume that a person set there. Whether it has one shows a moment after its node does.
 """
 
 from dataclasses import replace
@@ -12,6 +15,8 @@ from liken_audio.graph.model import Fault, Linear, Node, Percent
 from liken_audio.resources.enforcement import Shown, Step, Value, Verdict, believed, enforce
 from liken_audio.resources.situation import Change, Judged, Memory, SetMute, SetVolume, Situation
 
+ABSOLUTE_SECONDS = 3.0
+"""How long after a Bluetooth speaker's node its absolute volume may take to show."""
 LIMIT_SECONDS = 1.0
 """Shortest time between two corrections of a workload that keeps exceeding its class's limit."""
 _REST = Percent(100)
@@ -42,7 +47,7 @@ def judge(situation: Situation, memory: Memory, now: float) -> Judged:
             memory,
             volume=volume.write,
             mute=mute.write,
-            has_rested=True,
+            has_rested=not _is_undecided(situation, memory, now),
             limited_to=situation.claim_limit,
         ),
     )
@@ -67,7 +72,7 @@ def _seen(situation: Situation, memory: Memory, now: float) -> Memory:
         is_missing = memory.was_missing or situation.endpoint.fault is Fault.NO_NODE
         return replace(memory, live_since=None, was_missing=is_missing)
     if node.serial != memory.serial:
-        memory = _met(situation, memory, node)
+        memory = replace(_met(situation, memory, node), met_at=now)
     if node.state != "running":
         return replace(memory, live_since=None)
     return memory if memory.live_since is not None else replace(memory, live_since=now)
@@ -117,15 +122,31 @@ def _judge_volume(situation: Situation, memory: Memory, shown: Shown) -> Step:
     current = believed(shown, memory.volume)
     is_released = situation.claim_limit is None and current == (memory.limited_to,)
     is_over = bool(limits) and _is_over(current, limit, shown)
+    is_to_rest = not memory.has_rested and not _has_own_volume(situation)
+    is_undecided = _is_undecided(situation, memory, shown.now)
     wanted: Value | None = None
     if spec.volume is not None:
         wanted = (min(spec.volume, limit),)
-    elif not memory.has_rested or is_released or is_over:
+    elif (is_to_rest and not is_undecided) or is_released or is_over:
         wanted = (limit,)
     step = enforce(wanted, shown, memory.volume)
+    if is_undecided and step.recheck_at is None:
+        step = replace(step, recheck_at=(memory.met_at or shown.now) + ABSOLUTE_SECONDS)
     if step.verdict is Verdict.CONTESTED and is_over and situation.claim_limit is not None:
         return _persistent(step, wanted, shown)
     return step
+
+
+def _has_own_volume(situation: Situation) -> bool:
+    speaker = situation.endpoint.card.speaker
+    return speaker is not None and speaker.has_absolute_volume
+
+
+def _is_undecided(situation: Situation, memory: Memory, now: float) -> bool:
+    """Whether it can't be known yet if the speaker has a volume of its own."""
+    if situation.endpoint.card.speaker is None or memory.has_rested or memory.met_at is None:
+        return False
+    return not _has_own_volume(situation) and now < memory.met_at + ABSOLUTE_SECONDS
 
 
 def _persistent(step: Step, wanted: Value | None, shown: Shown) -> Step:

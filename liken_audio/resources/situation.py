@@ -55,6 +55,8 @@ class Memory:
 
     serial: NodeSerial | None = None
     """The node incarnation that was last seen."""
+    met_at: float | None = None
+    """When that incarnation was first seen."""
     was_missing: bool = False
     """Whether PipeWire was seen without a node for it: the next node is a new one for certain."""
     has_rested: bool = False

@@ -124,10 +124,13 @@ def encode_status(
     conditions: Sequence[Json],
 ) -> Json:
     """The status of an endpoint's object; `conditions` are stamped already."""
-    status = _place(endpoint, node_name) | _monitor(endpoint.monitor) | _stream(endpoint)
+    status = _place(endpoint, node_name) | _monitor(endpoint.monitor) | _bluetooth(endpoint)
+    status |= _stream(endpoint)
     status |= {"capabilities": dict(observed.capabilities)} if observed.capabilities else {}
     status |= {"omittedControls": observed.omitted_controls} if observed.omitted_controls else {}
     shown = _observed(observed)
+    if endpoint.bluetooth is not None and endpoint.bluetooth.codec:
+        shown["codec"] = endpoint.bluetooth.codec
     status |= {"observed": shown} if shown else {}
     status |= _claims(holds)
     return status | {"conditions": list(conditions)}
@@ -225,10 +228,14 @@ def _unknown(raw: Mapping[str, Any]) -> tuple[RejectedField, ...]:
 def _place(endpoint: Endpoint, node_name: str) -> Json:
     card = endpoint.card
     facts = {"id": card.id, "driver": card.driver, "name": card.name}
-    return {
+    place = {
         "node": node_name,
         "location": f"{card.bus} {card.path}".strip(),
         "connectionType": str(endpoint.connection),
+    }
+    if card.speaker is not None:
+        return place
+    return place | {
         "card": {"number": int(card.number)} | {key: text for key, text in facts.items() if text},
         "pcm": {"device": endpoint.pcm.device}
         | ({"id": endpoint.pcm.id} if endpoint.pcm.id else {}),
@@ -245,6 +252,17 @@ def _monitor(monitor: Eld | None) -> Json:
         "name": monitor.name,
     }
     return {"monitor": {key: text for key, text in facts.items() if text}}
+
+
+def _bluetooth(endpoint: Endpoint) -> Json:
+    speaker, card = endpoint.card.speaker, endpoint.bluetooth
+    if speaker is None:
+        return {}
+    facts: Json = {"address": speaker.address, "name": speaker.name}
+    facts |= {"battery": speaker.battery} if speaker.battery is not None else {}
+    facts |= {"codec": card.codec} if card and card.codec else {}
+    facts |= {"codecs": [name for name, _ in card.codecs]} if card and card.codecs else {}
+    return {"bluetooth": facts}
 
 
 def _stream(endpoint: Endpoint) -> Json:

@@ -6,6 +6,7 @@ Each message says what is the case and the next step; `kubectl describe` alone s
 from dataclasses import dataclass
 
 from liken_audio.graph.model import Connection, ControlType, Direction, Endpoint, Fault
+from liken_audio.resources import bluetooth
 from liken_audio.resources.conditions import Condition, ConditionStatus, ConditionType, Reason
 from liken_audio.resources.controls import keyed
 from liken_audio.resources.v1alpha1 import Observed, RejectedField, Spec
@@ -20,6 +21,8 @@ _PARALLEL_SWITCHES = ("Headphone", "Headset", "Speaker", "Front", "Line Out", "B
 
 def connected(endpoint: Endpoint, fault: Fault | None) -> Condition:
     """Whether something is plugged in; True also where nothing can tell."""
+    if endpoint.card.speaker is not None:
+        return bluetooth.connected(endpoint, endpoint.card.speaker)
     if not endpoint.card.is_present:
         return _connected_not(Reason.CARD_ABSENT, "the sound card is unplugged; plug it in again")
     if fault is Fault.NO_MONITOR:
@@ -37,6 +40,7 @@ def ready(endpoint: Endpoint, fault: Fault | None, spec: Spec, observed: Observe
     """Whether a stream can be heard (or recorded), and the outermost reason why not."""
     reason, message = _silence(endpoint, fault, spec, observed)
     if reason is Reason.READY:
+        reason, message = bluetooth.remark(endpoint) or (reason, message)
         return Condition(ConditionType.READY, ConditionStatus.TRUE, reason, message)
     return Condition(ConditionType.READY, ConditionStatus.FALSE, reason, message)
 
@@ -117,6 +121,10 @@ def _unplugged(endpoint: Endpoint) -> str:
 def _silence(
     endpoint: Endpoint, fault: Fault | None, spec: Spec, observed: Observed
 ) -> tuple[Reason, str]:
+    speaker = endpoint.card.speaker
+    silence = bluetooth.silence(endpoint, speaker, fault) if speaker else None
+    if silence is not None:
+        return silence
     if fault is not None:
         return _fault(endpoint, fault)
     if observed.is_muted:

@@ -45,6 +45,8 @@ class Node:
         """What agents started from now on are told besides, or instead."""
         self.boot_id = ""
         """The boot that they see, if it isn't the machine's own."""
+        self.media_bus = ""
+        """D-Bus address of the bus with BlueZ; "": there is none."""
         self.die_at: tuple[str, int] | None = None
         """Before which change of files they die: a part of the path, and which of its changes."""
         self.registry = folder / "registry"
@@ -225,6 +227,7 @@ class Node:
             # The client library writes the kubeconfig's authority to a file, which a kill leaves.
             "TMPDIR": str(self._folder),
             "PYTHONPATH": str(TREE),
+            "DBUS_SYSTEM_BUS_ADDRESS": self.media_bus or f"unix:path={self._folder}/no-bus",
             **python_cache(),
         }
         line = [sys.executable, "-m", "liken_audio", command, *arguments]

@@ -50,6 +50,8 @@ class SoundStack:
             "XDG_RUNTIME_DIR": str(self.runtime),
             "PIPEWIRE_REMOTE": str(self.remote),
             "DBUS_SESSION_BUS_ADDRESS": f"unix:path={self.runtime}/bus",
+            # Where the machine has Bluetooth, its devices are none of ours.
+            "DBUS_SYSTEM_BUS_ADDRESS": f"unix:path={self.runtime}/no-system-bus",
         }
 
     @property

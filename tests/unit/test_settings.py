@@ -47,3 +47,13 @@ def test_a_wrong_setting_is_refused_with_its_flag_and_the_right_values(
 
 def test_every_option_has_a_help_text() -> None:
     assert all(help_text for _, _, help_text in settings.options())
+
+
+def test_the_bus_of_bluetooth_is_the_systems_unless_it_is_named() -> None:
+    system = {"DBUS_SYSTEM_BUS_ADDRESS": "unix:path=/media/bus"}
+    assert from_sources({}, system, "kitchen").bluetooth_bus == "unix:path=/media/bus"
+    own = system | {"LIKEN_AUDIO_BLUETOOTH_BUS": "none"}
+    assert from_sources({}, own, "kitchen").bluetooth_bus == "none"
+    assert from_sources({"bluetooth_bus": "unix:path=/b"}, own, "kitchen").bluetooth_bus == (
+        "unix:path=/b"
+    )

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from liken_audio.dra.devices import Capacity, Device, Taint, device, node_name
+from liken_audio.dra.devices import Capacity, Device, Taint, attributes, device, node_name
 from liken_audio.graph import eld
 from liken_audio.graph.endpoints import endpoints
 from liken_audio.graph.model import (
@@ -17,17 +17,22 @@ from liken_audio.graph.model import (
     Eld,
     Endpoint,
     Fault,
+    Link,
     Pcm,
 )
 from tests.builders import (
     DISPLAYPORT_ELD,
     HDMI_ELD,
+    SPEAKER_NAME,
+    bluetooth_card,
     card,
     endpoint,
     hdmi_pcm,
     microphone_pcm,
     node,
     pcm,
+    speaker,
+    speaker_endpoint,
     usb_card,
     view,
 )
@@ -254,3 +259,35 @@ def test_no_monitor_makes_a_device_that_the_api_refuses(
             assert 1 <= len(value.encode("utf-8")) <= 64
         else:
             assert -(2**63) <= value < 2**63
+
+
+def test_a_speaker_shows_its_address_name_and_codecs_and_no_card() -> None:
+    assert attributes(speaker_endpoint()) == {
+        "sink": SPEAKER_NAME,
+        "connectionType": "bluetooth",
+        "nodeName": "bluez_output.7C_66_EF_01_23_45.1",
+        "channels": 2,
+        "address": "7C:66:EF:01:23:45",
+        "name": "Kitchen Radio",
+        "connected": True,
+        "codec": "sbc",
+        "codecs": "sbc sbc_xq aac",
+    }
+
+
+def test_the_codec_that_plays_comes_first_and_once() -> None:
+    playing = speaker_endpoint(bluetooth=bluetooth_card(codec="aac"))
+    assert attributes(playing)["codecs"] == "aac sbc sbc_xq"
+
+
+def test_a_speaker_that_is_off_is_published_as_not_connected_and_tainted() -> None:
+    off = speaker_endpoint(
+        speaker(link=Link.AWAY), node=None, bluetooth=None, fault=Fault.UNPLUGGED
+    )
+    its = device(off, Fault.UNPLUGGED)
+    assert its.attributes["connected"] is False
+    assert "codec" not in its.attributes
+    assert [(taint.key, taint.effect) for taint in its.taints] == [
+        ("audio.liken.sh/disconnected", "NoExecute"),
+        ("audio.liken.sh/no-sink", "NoSchedule"),
+    ]

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from liken_audio.dra.parameters import Parameters, ParametersError, closest, resolve
-from liken_audio.graph.model import Connection
-from tests.builders import endpoint, microphone_pcm, opaque
+from liken_audio.graph.model import Connection, Direction, Endpoint
+from tests.builders import bluetooth_card, endpoint, microphone_pcm, opaque, speaker_endpoint
 
 SINK = endpoint()
 SPEAKER = endpoint(connection=Connection.BLUETOOTH)
@@ -142,3 +142,35 @@ def test_a_monitor_is_for_sinks_only_and_says_so() -> None:
 
 def test_nothing_is_suggested_that_is_not_close() -> None:
     assert closest("volume", ["codec", "pulse"]) == ""
+
+
+def codec_of(codec: str, endpoint: Endpoint) -> str | None:
+    return resolve([opaque({"codec": codec})], "out", endpoint).codec
+
+
+def test_a_codec_that_is_not_offered_is_refused_with_those_that_are() -> None:
+    with pytest.raises(
+        ParametersError, match=r"'ldac' is not offered .*; offered: sbc, sbc_xq, aac"
+    ):
+        codec_of("ldac", speaker_endpoint())
+
+
+def test_a_codec_that_is_nearly_right_is_refused_with_the_right_one() -> None:
+    with pytest.raises(ParametersError, match="did you mean 'sbc_xq'"):
+        codec_of("SBC-XQ", speaker_endpoint())
+
+
+def test_the_codec_that_plays_is_right_also_where_it_is_not_listed() -> None:
+    playing = speaker_endpoint(bluetooth=bluetooth_card(codec="aac", codecs=(("sbc", 1),)))
+    assert codec_of("aac", playing) == "aac"
+    assert codec_of("sbc", playing) == "sbc"
+
+
+def test_of_a_speaker_that_is_off_no_codec_is_refused() -> None:
+    assert codec_of("ldac", speaker_endpoint(bluetooth=None, node=None)) == "ldac"
+
+
+def test_a_microphone_has_no_codec_to_choose() -> None:
+    microphone = speaker_endpoint(direction=Direction.CAPTURE)
+    with pytest.raises(ParametersError, match="is for playing"):
+        codec_of("aac", microphone)

@@ -22,16 +22,20 @@ from liken_audio.graph.model import (
     Endpoint,
     Fault,
     GraphView,
+    Link,
     Node,
     NodeId,
     NodeSerial,
     PipeWireSnapshot,
+    Profile,
     Source,
 )
 from tests.builders import (
     DISPLAYPORT_ELD,
     HDMI_ELD,
     NO_ELD,
+    SPEAKER_NAME,
+    bluetooth_card,
     card,
     control,
     hdmi_pcm,
@@ -39,6 +43,9 @@ from tests.builders import (
     microphone_pcm,
     node,
     pcm,
+    speaker,
+    speaker_card,
+    speaker_node,
     usb_card,
     usb_identity,
     view,
@@ -316,3 +323,79 @@ def test_a_claim_on_a_pci_device_works_nothing_out_again(monkeypatch: pytest.Mon
         view(its_card, holds=(hold,)), "kitchen"
     )
     assert len(calls) == 1
+
+
+HEADSET = bluetooth_card(
+    profiles=(*bluetooth_card().profiles, Profile(index=3, name="headset-head-unit-cvsd"))
+)
+MICROPHONE = f"{SPEAKER_NAME}-capture"
+
+
+def with_bluetooth(*nodes: Node, device: Any = None, **changes: Any) -> dict[str, Endpoint]:
+    its_card = speaker_card(speaker(**changes), has_microphone=True)
+    devices = (device,) if device else ()
+    seen = view(its_card, nodes=nodes, bluetooth=devices)
+    return {each.name: each for each in endpoints(seen, "kitchen")}
+
+
+def test_a_speaker_is_joined_with_the_node_and_the_device_of_its_address() -> None:
+    found = with_bluetooth(speaker_node(), device=HEADSET)[SPEAKER_NAME]
+    assert (found.connection, found.fault) == (Connection.BLUETOOTH, None)
+    assert found.node == speaker_node()
+    assert found.bluetooth == HEADSET
+
+
+def test_the_case_of_an_address_does_not_count() -> None:
+    lower = speaker_node(properties={"api.bluez5.address": "7c:66:ef:01:23:45"})
+    assert with_bluetooth(lower)[SPEAKER_NAME].fault is None
+
+
+def test_of_two_nodes_of_a_speaker_the_one_that_can_be_heard_counts() -> None:
+    broken = speaker_node(id=NodeId(50), serial=NodeSerial(60), state="error")
+    for nodes in itertools.permutations([speaker_node(), broken]):
+        assert with_bluetooth(*nodes)[SPEAKER_NAME].node == speaker_node()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        pytest.param({"properties": {"api.bluez5.address": "7C:66:EF:01:23:46"}}, id="another"),
+        pytest.param({"properties": {"bluez5.loopback": "true"}}, id="loopback"),
+        pytest.param({"has_live_device": False}, id="leftover"),
+        pytest.param({"media_class": "Stream/Output/Audio"}, id="stream"),
+    ],
+)
+def test_a_node_that_is_not_the_speakers_is_not_taken(changes: dict[str, Any]) -> None:
+    assert with_bluetooth(speaker_node(**changes))[SPEAKER_NAME].fault is Fault.NO_NODE
+
+
+def test_a_node_that_only_bears_a_speakers_name_is_not_taken() -> None:
+    assert with_bluetooth(node(SPEAKER_NAME))[SPEAKER_NAME].fault is Fault.NO_NODE
+
+
+def test_a_speaker_that_is_off_is_unplugged_whatever_nodes_are_left() -> None:
+    found = with_bluetooth(speaker_node(), link=Link.AWAY)
+    assert {each.fault for each in found.values()} == {Fault.UNPLUGGED}
+
+
+def test_a_microphone_waits_without_a_fault_while_its_profile_can_be_had() -> None:
+    found = with_bluetooth(speaker_node(), device=HEADSET)[MICROPHONE]
+    assert (found.node, found.fault) == (None, None)
+    assert with_bluetooth(speaker_node(), device=bluetooth_card())[MICROPHONE].fault is (
+        Fault.NO_NODE
+    )
+    assert with_bluetooth(speaker_node())[MICROPHONE].fault is Fault.NO_NODE
+
+
+def test_a_microphones_node_is_the_headsets_and_no_music_that_comes_in() -> None:
+    source = {"media_class": "Audio/Source", "name": "bluez_input.1"}
+    music = speaker_node(**source, properties={"api.bluez5.profile": "a2dp-source"})
+    speech = speaker_node(**source, properties={"api.bluez5.profile": "headset-head-unit"})
+    assert with_bluetooth(music, device=bluetooth_card())[MICROPHONE].node is None
+    assert with_bluetooth(music, speech, device=HEADSET)[MICROPHONE].node == speech
+
+
+def test_a_change_of_a_bluetooth_device_alone_is_seen() -> None:
+    before = with_bluetooth(speaker_node(), device=bluetooth_card())[SPEAKER_NAME]
+    after = with_bluetooth(speaker_node(), device=bluetooth_card(codec="aac"))[SPEAKER_NAME]
+    assert before.bluetooth != after.bluetooth

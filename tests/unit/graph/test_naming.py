@@ -12,7 +12,16 @@ from hypothesis import strategies as st
 
 from liken_audio.graph.model import Card, CardNumber, DeviceName, Direction, UsbIdentity
 from liken_audio.graph.naming import device_name, device_names, has_own_serial
-from tests.builders import card, hdmi_pcm, microphone_pcm, pcm, usb_card, usb_identity
+from tests.builders import (
+    card,
+    hdmi_pcm,
+    microphone_pcm,
+    pcm,
+    speaker,
+    speaker_card,
+    usb_card,
+    usb_identity,
+)
 
 LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 HASHED = re.compile(r".*-[0-9a-f]{8}")
@@ -298,3 +307,17 @@ def test_different_serials_make_different_names(one: str, two: str) -> None:
         return
     first, second = (device_name("kitchen", each, each.pcms[0]) for each in cards)
     assert first != second
+
+
+def test_a_speaker_is_named_by_its_address_alone_and_its_microphone_after_it() -> None:
+    names = {
+        entry.name
+        for node in ("kitchen", "bath")
+        for entry in device_names(node, [speaker_card(has_microphone=True)])
+    }
+    assert names == {"7c-66-ef-01-23-45", "7c-66-ef-01-23-45-capture"}
+
+
+def test_a_speakers_name_is_not_made_of_what_it_calls_itself() -> None:
+    odd = speaker_card(speaker(name="7C-66-EF-01-23-45 / ../小米", address="0A:00:00:00:00:FF"))
+    assert [entry.name for entry in device_names("kitchen", [odd])] == ["0a-00-00-00-00-ff"]

@@ -19,7 +19,17 @@ from liken_audio.graph.model import (
 )
 from liken_audio.graph.nodes import RECIPE_PROPERTY, CreateNode, DestroyNode, plan_nodes
 from tests import builders
-from tests.builders import card, endpoint, hdmi_pcm, jack, microphone_pcm, pcm, view
+from tests.builders import (
+    SPEAKER_NAME,
+    card,
+    endpoint,
+    hdmi_pcm,
+    jack,
+    microphone_pcm,
+    pcm,
+    speaker_endpoint,
+    view,
+)
 
 NAME = "kitchen-pci-0000-00-1f-3-alc257-analog"
 
@@ -260,3 +270,15 @@ def test_removals_come_first() -> None:
     gone = made(creation(card(path="0000:00:1b.0")), 41)
     changes = plan(card(), nodes=(gone,))
     assert [type(change) for change in changes] == [DestroyNode, CreateNode]
+
+
+def test_a_speakers_node_is_the_session_managers_to_make() -> None:
+    missing = speaker_endpoint(node=None, fault=Fault.NO_NODE)
+    assert plan_nodes(view(), [missing]) == ()
+
+
+def test_a_node_of_ours_that_has_a_speakers_name_goes() -> None:
+    ours = builders.node(SPEAKER_NAME)
+    (change,) = plan_nodes(view(nodes=(ours,)), [speaker_endpoint()])
+    assert isinstance(change, DestroyNode)
+    assert "session manager" in change.reason

@@ -8,6 +8,7 @@ import pytest
 
 from liken_audio.graph.model import Fault, Linear, Node, NodeSerial, Percent
 from liken_audio.resources.loudness import (
+    ABSOLUTE_SECONDS,
     LIMIT_SECONDS,
     judge,
     observed_mute,
@@ -17,7 +18,7 @@ from liken_audio.resources.loudness import (
 )
 from liken_audio.resources.situation import Judged, Memory, SetMute, SetVolume, Situation
 from liken_audio.resources.v1alpha1 import Spec
-from tests.builders import endpoint, node
+from tests.builders import endpoint, node, speaker, speaker_endpoint, speaker_node
 
 NAME = "kitchen-pci-0000-00-1f-3-alc257-analog"
 OURS = node(NAME, state="running", volumes=(1.0, 1.0))
@@ -280,3 +281,43 @@ def test_a_contested_limit_says_when_it_is_looked_at_again() -> None:
     recheck_at = judged.steps["volume"].recheck_at
     assert recheck_at is not None
     assert recheck_at <= now + LIMIT_SECONDS
+
+
+def at_speaker(linear: float, *, is_absolute: bool, **spec: Any) -> Situation:
+    its = speaker(has_absolute_volume=is_absolute)
+    its_node = speaker_node(volumes=(Linear(linear), Linear(linear)))
+    return Situation(endpoint=speaker_endpoint(its, node=its_node), fault=None, spec=Spec(**spec))
+
+
+def test_a_speaker_with_a_volume_of_its_own_keeps_it() -> None:
+    memory = after(at_speaker(0.064, is_absolute=True))
+    for now in (0.1, ABSOLUTE_SECONDS, 60.0):
+        judged = judge(at_speaker(0.128, is_absolute=True), memory, now)
+        assert volumes(judged) == []
+        memory = judged.memory
+
+
+def test_a_speaker_without_one_rests_at_a_hundred_once_that_is_certain() -> None:
+    first = judge(at_speaker(0.064, is_absolute=False), Memory(), 10.0)
+    assert volumes(first) == []
+    assert first.steps["volume"].recheck_at == 10.0 + ABSOLUTE_SECONDS
+    later = judge(at_speaker(0.064, is_absolute=False), first.memory, 10.0 + ABSOLUTE_SECONDS)
+    assert volumes(later) == [1.0]
+    again = judge(at_speaker(1.0, is_absolute=False), later.memory, 20.0)
+    assert volumes(again) == []
+
+
+def test_a_volume_of_its_own_that_shows_late_is_not_overridden() -> None:
+    first = judge(at_speaker(0.064, is_absolute=False), Memory(), 10.0)
+    late = judge(at_speaker(0.128, is_absolute=True), first.memory, 12.0)
+    assert volumes(late) == []
+    end = judge(at_speaker(0.128, is_absolute=True), late.memory, 99.0)
+    assert (volumes(end), end.memory.has_rested) == ([], True)
+
+
+def test_a_declared_volume_is_written_to_a_speaker_at_once() -> None:
+    for is_absolute in (False, True):
+        judged = judge(at_speaker(0.064, is_absolute=is_absolute, volume=50), Memory(), 0.0)
+        assert volumes(judged) == [pytest.approx(0.125)]
+    ceiling = judge(at_speaker(1.0, is_absolute=True, max_volume=60), Memory(), 0.0)
+    assert volumes(ceiling) == [pytest.approx(0.216)]

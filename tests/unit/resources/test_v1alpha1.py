@@ -35,6 +35,8 @@ from tests.builders import (
     hdmi_pcm,
     microphone_pcm,
     node,
+    speaker,
+    speaker_endpoint,
     view,
 )
 
@@ -291,3 +293,19 @@ def test_all_of_a_status_is_declared_in_the_schema() -> None:
     assert undeclared("status", status, schema("sinks")["properties"]["status"]) == []
     status.pop("monitor")
     assert undeclared("status", status, schema("sources")["properties"]["status"]) == []
+
+
+def test_a_speakers_status_has_what_bluetooth_says_and_no_card() -> None:
+    its = speaker_endpoint(speaker(battery=80))
+    status = encode_status(its, "kitchen", Observed(), [], [])
+    assert status["location"] == "bluetooth 7C:66:EF:01:23:45"
+    assert "card" not in status
+    assert "pcm" not in status
+    assert status["bluetooth"] == {
+        "address": "7C:66:EF:01:23:45",
+        "name": "Kitchen Radio",
+        "battery": 80,
+        "codec": "sbc",
+        "codecs": ["sbc", "sbc_xq", "aac"],
+    }
+    assert status["observed"] == {"codec": "sbc"}
