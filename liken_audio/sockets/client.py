@@ -41,7 +41,9 @@ class SocketClient:
         """
         folder = self._folder(record.ref.uid)
         folder.mkdir(parents=True, exist_ok=True)
-        folder.chmod(0o755)  # whatever the umask: the container's user must get in
+        # Whatever the umask: the container's user gets in, and claim-sockets, which may be another
+        # user of the agent's group, makes the sockets in there.
+        folder.chmod(0o775)
         text = json.dumps(claim_document(record, joined), indent=1, ensure_ascii=False) + "\n"
         _write_whole(folder / CLAIM_FILE, text)
         if not await self._sync(record.ref.uid):

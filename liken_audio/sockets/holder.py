@@ -259,7 +259,7 @@ class Holder:
         with contextlib.suppress(FileNotFoundError):
             self._control.unlink()
         server = await asyncio.start_unix_server(start, self._control)
-        self._control.chmod(0o600)
+        self._control.chmod(0o660)  # the agent may be another user of our group
         try:
             async with server:
                 await server.serve_forever()

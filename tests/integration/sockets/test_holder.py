@@ -118,7 +118,7 @@ async def test_a_claim_s_socket_is_live_when_open_returns(site: Site) -> None:
         await site.client.open(claim("a"))
         assert await site.answers("a")
         folder, socket = site.claims_dir / "a", site.socket("a")
-        assert stat.S_IMODE(folder.stat().st_mode) == 0o755
+        assert stat.S_IMODE(folder.stat().st_mode) == 0o775
         assert stat.S_IMODE(socket.stat().st_mode) == 0o666
         assert sorted(path.name for path in folder.iterdir()) == [
             "claim.json",
@@ -346,9 +346,9 @@ async def test_a_bad_question_has_an_answer(site: Site, line: bytes) -> None:
         writer.close()
 
 
-async def test_only_root_may_ask(site: Site) -> None:
+async def test_only_its_own_user_and_group_may_ask(site: Site) -> None:
     async with running(site):
-        assert stat.S_IMODE(site.control.stat().st_mode) == 0o600
+        assert stat.S_IMODE(site.control.stat().st_mode) == 0o660
 
 
 def descriptors() -> int:
