@@ -48,6 +48,10 @@ test-node: ## the image and the manifests on a real kubelet and container runtim
 bench: ## the figures of docs/limits.md, each against its bound
 	@$(setup) root dev sound cluster -- python -m tests.bench $(ARGS)
 
+.PHONY: image
+image: ## build the image with buildah, podman or docker (ARGS='--archive FILE', and more: image/build.sh)
+	@image/build.sh $(ARGS)
+
 .PHONY: proto
 proto: ## write the generated code of the kubelet's APIs anew
 	@$(setup) dev -- protos/generate.sh python

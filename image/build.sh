@@ -69,14 +69,21 @@ trap 'exit 143' TERM HUP
 tool=("$builder")
 build=(build)
 if [ "$builder" = buildah ]; then
-    # Apart from the user's own images; the folder of locks is gone with the run.
-    tool+=(--root "$cache/buildah" --runroot "$scratch/run" --storage-driver "${STORAGE_DRIVER:-vfs}")
+    # Two builds side by side would each see the other's layers half made.
+    exec 8>"$cache/buildah.lock"
+    flock 8
+    # Apart from the user's own images; the folder of locks is gone with the run. Overlay mounts aren't
+    # allowed everywhere; without them each layer is a whole copy.
+    storage() { tool=(buildah --root "$cache/buildah-$1" --runroot "$scratch/run" --storage-driver "$1"); }
+    storage overlay
+    if probe=$("${tool[@]}" from scratch 2>/dev/null) && "${tool[@]}" mount "$probe" >/dev/null 2>&1; then
+        "${tool[@]}" rm "$probe" >/dev/null
+    else
+        storage vfs
+    fi
     # No daemon, no user's session, no network of its own: what works in a container too.
     build=(bud --layers --isolation "${BUILDAH_ISOLATION:-chroot}" --network host)
     export TMPDIR=$scratch
-    # Two builds side by side would be told that the other's layers are theirs.
-    exec 8>"$cache/buildah.lock"
-    flock 8
 fi
 
 # --- the base ----------------------------------------------------------------------------------------------
