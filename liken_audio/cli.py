@@ -4,7 +4,6 @@ import argparse
 import asyncio
 import logging
 import os
-import pathlib
 import socket
 import sys
 from collections.abc import Callable, Sequence
@@ -16,7 +15,7 @@ import liken_audio
 from liken_audio import settings
 from liken_audio.settings import Settings, SettingsError
 
-_INVENTORY_OPTIONS = ("node", "virtual")
+_INVENTORY_OPTIONS = ("node", "alsa", "sys", "dev", "virtual")
 _SOCKETS_OPTIONS = ("pipewire_remote", "claims_dir", "control", "log_level")
 
 
@@ -113,14 +112,16 @@ def _run_claim_sockets(chosen: Settings, _given: dict[str, str]) -> int:
 def _run_inventory(chosen: Settings, given: dict[str, str]) -> int:
     from liken_audio import inventory
 
-    if not chosen.virtual:
-        print("no cards: name a file with --virtual", file=sys.stderr)
-        return 1
     try:
-        text = pathlib.Path(chosen.virtual).read_text(encoding="utf-8")
-        devices = inventory.devices(text, chosen.node)
+        found = inventory.cards(chosen)
     except (OSError, inventory.VirtualCardsError) as error:
         print(f"{chosen.virtual}: {error}", file=sys.stderr)
+        return 1
+    for failure in found.failures:
+        print(f"not shown: {failure}; {inventory.ADVICE}", file=sys.stderr)
+    devices = inventory.devices(found.cards, chosen.node)
+    if not devices:
+        print(inventory.nothing(chosen), file=sys.stderr)
         return 1
     if given["output"] == "yaml":
         print(yaml.safe_dump(inventory.as_objects(devices), sort_keys=False), end="")
