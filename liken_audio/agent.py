@@ -9,7 +9,6 @@ slices, the nodes and the claims' sockets stay: the next agent takes them over.
 """
 
 import asyncio
-import errno
 import signal
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -17,7 +16,6 @@ from pathlib import Path
 
 import structlog
 
-from liken_audio.alsa.watcher import AlsaCards
 from liken_audio.api import (
     DRIVER,
     NODE_LABEL,
@@ -61,18 +59,11 @@ STARTUP_ERRORS = (CredentialsError, SocketPathError, VirtualCardsError, OSError)
 """What a person has to put right before an agent can start."""
 
 
-class _Mixers:
-    """Writes a control where its card comes from."""
-
-    def __init__(self, sources: Sequence[AlsaCards | VirtualCards]) -> None:
-        self._sources = sources
+class _NoMixer:
+    """Stands where no source of cards has controls to write."""
 
     async def write_control(self, card: Card, control: Control, values: Sequence[int]) -> None:
-        for source in self._sources:
-            if source.has(card):
-                await source.write_control(card, control, values)
-                return
-        raise OSError(errno.ENODEV, f"card {card.id} is gone: {control.name!r} isn't written")
+        raise OSError(f"card {card.id} has no writable control {control.name!r}: {values} refused")
 
 
 def main(settings: Settings) -> int:
@@ -113,12 +104,9 @@ async def run(settings: Settings) -> None:
 
 def build(settings: Settings, client: KubernetesClient) -> Parts:
     """Put the parts together. Raises one of `STARTUP_ERRORS`."""
-    alsa_source = [Source.ALSA] if settings.has_alsa else []
     virtual_source = [Source.VIRTUAL] if settings.virtual else []
     bluez_source = [] if settings.bluetooth_bus == "none" else [Source.BLUEZ]
-    own_sources = [*alsa_source, *virtual_source, *bluez_source]
-    graph = DeviceGraph([*own_sources, Source.PIPEWIRE, Source.CLAIMS])
-    alsa = AlsaCards(graph, Path(settings.sys), Path(settings.dev)) if settings.has_alsa else None
+    graph = DeviceGraph([*virtual_source, *bluez_source, Source.PIPEWIRE, Source.CLAIMS])
     virtual = VirtualCards(graph, settings.virtual) if settings.virtual else None
     if virtual:
         virtual.load()
@@ -137,7 +125,7 @@ def build(settings: Settings, client: KubernetesClient) -> Parts:
             sinks=sinks,
             sources=sources,
             audio=writer,
-            mixer=_Mixers([source for source in (alsa, virtual) if source]),
+            mixer=virtual or _NoMixer(),
             events=events,
         ),
         _now,
@@ -153,7 +141,6 @@ def build(settings: Settings, client: KubernetesClient) -> Parts:
         slices=slices,
         sinks=sinks,
         sources=sources,
-        alsa=alsa,
         virtual=virtual,
         bluez=BlueZWatcher(graph, settings.bluetooth_bus) if bluez_source else None,
         pipewire=PipeWireWatcher(graph, settings.pipewire_remote),

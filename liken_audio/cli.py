@@ -1,12 +1,14 @@
-"""The command line: `liken-audio agent | claim-sockets | inventory`."""
+"""The command line: `liken-audio agent | claim-sockets | inventory | doctor | tone`."""
 
 import argparse
 import asyncio
 import logging
 import os
+import pathlib
 import socket
 import sys
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import structlog
 import yaml
@@ -15,7 +17,11 @@ import liken_audio
 from liken_audio import settings
 from liken_audio.settings import Settings, SettingsError
 
-_INVENTORY_OPTIONS = ("node", "alsa", "sys", "dev", "virtual")
+_INVENTORY_OPTIONS = ("node", "virtual")
+_DOCTOR_OPTIONS = (
+    *("node", "kubeconfig", "virtual", "pipewire_remote"),
+    *("registry_dir", "plugin_dir", "cdi_dir", "http_port"),
+)
 _SOCKETS_OPTIONS = ("pipewire_remote", "claims_dir", "control", "log_level")
 
 
@@ -85,7 +91,29 @@ def _parser() -> argparse.ArgumentParser:
         "-o", "--output", choices=("table", "yaml"), default="table", help="default: table"
     )
     inventory.set_defaults(run=_run_inventory)
+    _set_up_doctor(
+        commands.add_parser(
+            "doctor", help="say what this node lacks for sound in pods, and how to mend it"
+        )
+    )
+    _set_up_tone(commands.add_parser("tone", help="play a short tone on a sink"))
     return parser
+
+
+def _set_up_doctor(doctor: argparse.ArgumentParser) -> None:
+    _add_options(doctor, _DOCTOR_OPTIONS)
+    doctor.add_argument(
+        "-o", "--output", choices=("table", "json"), default="table", help="default: table"
+    )
+    doctor.set_defaults(run=_run_doctor)
+
+
+def _set_up_tone(tone: argparse.ArgumentParser) -> None:
+    tone.add_argument("sink", metavar="SINK", help="name of a Sink, or of a PipeWire node")
+    tone.add_argument("--frequency", type=float, default=440.0, help="in Hz (default: 440)")
+    tone.add_argument("--seconds", type=float, default=1.0, help="default: 1")
+    _add_options(tone, ("pipewire_remote",))
+    tone.set_defaults(run=_run_tone)
 
 
 def _add_options(parser: argparse.ArgumentParser, names: Sequence[str]) -> None:
@@ -112,19 +140,37 @@ def _run_claim_sockets(chosen: Settings, _given: dict[str, str]) -> int:
 def _run_inventory(chosen: Settings, given: dict[str, str]) -> int:
     from liken_audio import inventory
 
+    if not chosen.virtual:
+        print("no cards: name a file with --virtual", file=sys.stderr)
+        return 1
     try:
-        found = inventory.cards(chosen)
+        text = pathlib.Path(chosen.virtual).read_text(encoding="utf-8")
+        devices = inventory.devices(text, chosen.node)
     except (OSError, inventory.VirtualCardsError) as error:
         print(f"{chosen.virtual}: {error}", file=sys.stderr)
-        return 1
-    for failure in found.failures:
-        print(f"not shown: {failure}; {inventory.ADVICE}", file=sys.stderr)
-    devices = inventory.devices(found.cards, chosen.node)
-    if not devices:
-        print(inventory.nothing(chosen), file=sys.stderr)
         return 1
     if given["output"] == "yaml":
         print(yaml.safe_dump(inventory.as_objects(devices), sort_keys=False), end="")
     else:
         print(inventory.as_table(devices))
+    return 0
+
+
+def _run_doctor(chosen: Settings, given: dict[str, str]) -> int:
+    from liken_audio.doctor import checks, report, visit
+
+    findings = checks.diagnose(asyncio.run(visit.facts(chosen)))
+    print(report.as_json(findings) if given["output"] == "json" else report.as_table(findings))
+    return checks.exit_code(findings)
+
+
+def _run_tone(chosen: Settings, given: dict[str, Any]) -> int:
+    from liken_audio import tone
+
+    try:
+        wanted = tone.Tone(given["frequency"], given["seconds"])
+        print(asyncio.run(tone.play(chosen.pipewire_remote, given["sink"], wanted)))
+    except tone.ToneError as error:
+        print(error, file=sys.stderr)
+        return 1
     return 0

@@ -8,7 +8,6 @@ from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from liken_audio.alsa.watcher import AlsaCards
 from liken_audio.bluez.watcher import BlueZWatcher
 from liken_audio.controllers.claim_reporter import ClaimReporter
 from liken_audio.controllers.claim_watcher import ClaimWatcher
@@ -45,7 +44,6 @@ class Parts:
     slices: Informer
     sinks: Informer
     sources: Informer
-    alsa: AlsaCards | None
     virtual: VirtualCards | None
     bluez: BlueZWatcher | None
     pipewire: PipeWireWatcher
@@ -60,8 +58,7 @@ class Parts:
 
     def loops(self) -> Sequence[Coroutine[Any, Any, None]]:
         """Return what runs until the end, the kubelet's server apart."""
-        sources = (self.alsa, self.virtual, self.bluez)
-        followed = [source.run() for source in sources if source]
+        followed = [source.run() for source in (self.virtual, self.bluez) if source]
         return [
             *followed,
             self.pipewire.run(),

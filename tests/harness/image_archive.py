@@ -40,7 +40,7 @@ def write_archive(
 def _layer(files: Mapping[str, Path], links: Mapping[str, str]) -> bytes:
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as tar:
-        for folder in _FOLDERS:
+        for folder in (each for each in _FOLDERS if each not in links):
             entry = tarfile.TarInfo(folder)
             entry.type, entry.mode = tarfile.DIRTYPE, 0o755
             tar.addfile(entry)

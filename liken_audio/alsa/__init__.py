@@ -1,1 +1,0 @@
-"""The kernel's sound cards, read by ioctl: no sound server, no udev and no /proc is needed."""
