@@ -9,6 +9,7 @@ slices, the nodes and the claims' sockets stay: the next agent takes them over.
 """
 
 import asyncio
+import errno
 import signal
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -16,6 +17,7 @@ from pathlib import Path
 
 import structlog
 
+from liken_audio.alsa.watcher import AlsaCards
 from liken_audio.api import (
     DRIVER,
     NODE_LABEL,
@@ -59,11 +61,18 @@ STARTUP_ERRORS = (CredentialsError, SocketPathError, VirtualCardsError, OSError)
 """What a person has to put right before an agent can start."""
 
 
-class _NoMixer:
-    """Stands where no source of cards has controls to write."""
+class _Mixers:
+    """Writes a control where its card comes from."""
+
+    def __init__(self, sources: Sequence[AlsaCards | VirtualCards]) -> None:
+        self._sources = sources
 
     async def write_control(self, card: Card, control: Control, values: Sequence[int]) -> None:
-        raise OSError(f"card {card.id} has no writable control {control.name!r}: {values} refused")
+        for source in self._sources:
+            if source.has(card):
+                await source.write_control(card, control, values)
+                return
+        raise OSError(errno.ENODEV, f"card {card.id} is gone: {control.name!r} isn't written")
 
 
 def main(settings: Settings) -> int:
@@ -104,9 +113,12 @@ async def run(settings: Settings) -> None:
 
 def build(settings: Settings, client: KubernetesClient) -> Parts:
     """Put the parts together. Raises one of `STARTUP_ERRORS`."""
+    alsa_source = [Source.ALSA] if settings.has_alsa else []
     virtual_source = [Source.VIRTUAL] if settings.virtual else []
     bluez_source = [] if settings.bluetooth_bus == "none" else [Source.BLUEZ]
-    graph = DeviceGraph([*virtual_source, *bluez_source, Source.PIPEWIRE, Source.CLAIMS])
+    own_sources = [*alsa_source, *virtual_source, *bluez_source]
+    graph = DeviceGraph([*own_sources, Source.PIPEWIRE, Source.CLAIMS])
+    alsa = AlsaCards(graph, Path(settings.sys), Path(settings.dev)) if settings.has_alsa else None
     virtual = VirtualCards(graph, settings.virtual) if settings.virtual else None
     if virtual:
         virtual.load()
@@ -125,7 +137,7 @@ def build(settings: Settings, client: KubernetesClient) -> Parts:
             sinks=sinks,
             sources=sources,
             audio=writer,
-            mixer=virtual or _NoMixer(),
+            mixer=_Mixers([source for source in (alsa, virtual) if source]),
             events=events,
         ),
         _now,
@@ -141,6 +153,7 @@ def build(settings: Settings, client: KubernetesClient) -> Parts:
         slices=slices,
         sinks=sinks,
         sources=sources,
+        alsa=alsa,
         virtual=virtual,
         bluez=BlueZWatcher(graph, settings.bluetooth_bus) if bluez_source else None,
         pipewire=PipeWireWatcher(graph, settings.pipewire_remote),

@@ -4,7 +4,6 @@ import argparse
 import asyncio
 import logging
 import os
-import pathlib
 import socket
 import sys
 from collections.abc import Callable, Sequence
@@ -17,7 +16,7 @@ import liken_audio
 from liken_audio import settings
 from liken_audio.settings import Settings, SettingsError
 
-_INVENTORY_OPTIONS = ("node", "virtual")
+_INVENTORY_OPTIONS = ("node", "alsa", "sys", "dev", "virtual")
 _DOCTOR_OPTIONS = (
     *("node", "kubeconfig", "virtual", "pipewire_remote"),
     *("registry_dir", "plugin_dir", "cdi_dir", "http_port"),
@@ -140,14 +139,16 @@ def _run_claim_sockets(chosen: Settings, _given: dict[str, str]) -> int:
 def _run_inventory(chosen: Settings, given: dict[str, str]) -> int:
     from liken_audio import inventory
 
-    if not chosen.virtual:
-        print("no cards: name a file with --virtual", file=sys.stderr)
-        return 1
     try:
-        text = pathlib.Path(chosen.virtual).read_text(encoding="utf-8")
-        devices = inventory.devices(text, chosen.node)
+        found = inventory.cards(chosen)
     except (OSError, inventory.VirtualCardsError) as error:
         print(f"{chosen.virtual}: {error}", file=sys.stderr)
+        return 1
+    for failure in found.failures:
+        print(f"not shown: {failure}; {inventory.ADVICE}", file=sys.stderr)
+    devices = inventory.devices(found.cards, chosen.node)
+    if not devices:
+        print(inventory.nothing(chosen), file=sys.stderr)
         return 1
     if given["output"] == "yaml":
         print(yaml.safe_dump(inventory.as_objects(devices), sort_keys=False), end="")

@@ -6,14 +6,21 @@ node in place, and only what the cards themselves say (no monitor, plug out) app
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+from liken_audio.alsa import census
+from liken_audio.alsa.census import Census
 from liken_audio.dra.devices import Device, device
 from liken_audio.graph.endpoints import endpoints
-from liken_audio.graph.model import Endpoint, Fault, GraphView
+from liken_audio.graph.model import Card, Endpoint, Fault, GraphView
+from liken_audio.settings import Settings
 from liken_audio.virtual.cards import VirtualCardsError, decode
 
-__all__ = ["Entry", "VirtualCardsError", "as_objects", "as_table", "devices"]
+__all__ = ["Entry", "VirtualCardsError", "as_objects", "as_table", "cards", "devices", "nothing"]
+
+ADVICE = "run it as a member of the group audio, or as root"
+"""What helps where a device file can't be opened."""
 
 _CARD_FAULTS = (Fault.NO_MONITOR, Fault.UNPLUGGED)
 _COLUMNS = ("NAME", "CONNECTION", "CARD", "PCM", "MONITOR", "TAINTS")
@@ -27,11 +34,33 @@ class Entry:
     device: Device
 
 
-def devices(virtual_cards: str, node: str) -> tuple[Entry, ...]:
-    """Return the devices of the cards in a YAML text; raises `VirtualCardsError`."""
-    view = GraphView(cards=decode(virtual_cards).cards)
+def cards(settings: Settings) -> Census:
+    """Read the cards of this machine and those of the file that the settings name. Blocking.
+
+    Raises `OSError` and `VirtualCardsError`, both about the file.
+    """
+    found = Census((), ())
+    if settings.has_alsa:
+        found = census.take(Path(settings.sys), Path(settings.dev))
+    if not settings.virtual:
+        return found
+    virtual = decode(Path(settings.virtual).read_text(encoding="utf-8")).cards
+    return Census((*found.cards, *virtual), found.failures)
+
+
+def nothing(settings: Settings) -> str:
+    """Say why no device is found and what to do."""
+    if not settings.has_alsa:
+        return "no devices: the file of virtual cards has none; --alsa on adds the machine's own"
+    return (
+        f"no sound cards in {settings.sys}/class/sound; name a file of virtual ones with --virtual"
+    )
+
+
+def devices(cards: Sequence[Card], node: str) -> tuple[Entry, ...]:
+    """Return the devices of the cards."""
     found = []
-    for endpoint in endpoints(view, node):
+    for endpoint in endpoints(GraphView(cards=tuple(cards)), node):
         fault = endpoint.fault if endpoint.fault in _CARD_FAULTS else None
         found.append(Entry(endpoint, device(endpoint, fault)))
     return tuple(found)

@@ -8,6 +8,7 @@ from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from liken_audio.alsa.watcher import AlsaCards
 from liken_audio.bluez.watcher import BlueZWatcher
 from liken_audio.controllers.claim_reporter import ClaimReporter
 from liken_audio.controllers.claim_watcher import ClaimWatcher
@@ -44,6 +45,7 @@ class Parts:
     slices: Informer
     sinks: Informer
     sources: Informer
+    alsa: AlsaCards | None
     virtual: VirtualCards | None
     bluez: BlueZWatcher | None
     pipewire: PipeWireWatcher
@@ -58,7 +60,8 @@ class Parts:
 
     def loops(self) -> Sequence[Coroutine[Any, Any, None]]:
         """Return what runs until the end, the kubelet's server apart."""
-        followed = [source.run() for source in (self.virtual, self.bluez) if source]
+        sources = (self.alsa, self.virtual, self.bluez)
+        followed = [source.run() for source in sources if source]
         return [
             *followed,
             self.pipewire.run(),

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 _NODE_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
+_ALSA = ("auto", "on", "off")
 _LOG_LEVELS = ("debug", "info", "warning", "error")
 _RUN = "/run/audio.liken.sh"
 
@@ -30,6 +31,12 @@ class Settings:
     node: str = _option("name of this node in the cluster (default: the host name)")
     kubeconfig: str = _option("kubeconfig file; empty: the pod's own service account")
     pod_uid: str = _option("UID of the agent's pod: turns on socket names for rolling updates")
+    alsa: str = _option(
+        "publish the machine's sound cards: on, off, or auto (unless virtual cards are given)",
+        "auto",
+    )
+    sys: str = _option("where sysfs is mounted", "/sys")
+    dev: str = _option("folder of the device files, with the sound cards' in snd", "/dev")
     virtual: str = _option("YAML file of virtual cards to publish (docs/virtual-cards.md)")
     pipewire_remote: str = _option("PipeWire's socket", f"{_RUN}/pipewire/pipewire-0")
     bluetooth_bus: str = _option(
@@ -60,11 +67,26 @@ class Settings:
             )
         if not self.http_port.isdecimal() or int(self.http_port) > 65535:
             raise SettingsError(f"--http-port: {self.http_port!r} is no port: 0 to 65535")
+        if self.alsa not in _ALSA:
+            raise SettingsError(f"--alsa: {self.alsa!r} is none of {_ALSA}")
         if self.log_level not in _LOG_LEVELS:
             raise SettingsError(f"--log-level: {self.log_level!r} is none of {_LOG_LEVELS}")
-        for name in ("registry_dir", "plugin_dir", "cdi_dir", "claims_dir", "control"):
+        for name in (
+            "sys",
+            "dev",
+            "registry_dir",
+            "plugin_dir",
+            "cdi_dir",
+            "claims_dir",
+            "control",
+        ):
             if not getattr(self, name).startswith("/"):
                 raise SettingsError(f"{flag(name)}: {getattr(self, name)!r} is no absolute path")
+
+    @property
+    def has_alsa(self) -> bool:
+        """Whether the machine's own sound cards are published."""
+        return self.alsa == "on" or (self.alsa == "auto" and not self.virtual)
 
 
 def flag(name: str) -> str:

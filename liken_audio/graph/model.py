@@ -100,6 +100,8 @@ class Control:
     name: str
     """The kernel's name, exactly: trailing spaces and commas count."""
     index: int = 0
+    number: int = 0
+    """The kernel's number of the element (numid), its own while the card lives; 0: none."""
     type: ControlType
     minimum: int = 0
     maximum: int = 1
@@ -139,6 +141,8 @@ class Pcm:
     direction: Direction
     channels: int = 2
     rate_hz: int = 48_000
+    is_form_known: bool = True
+    """False: channels and rate are what is usual, since the card can't be asked now."""
     eld: bytes | None = None
     """Raw ELD control of an HDMI or DisplayPort PCM; None for PCMs that have no such control."""
     recipe: NodeRecipe | None

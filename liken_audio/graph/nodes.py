@@ -118,9 +118,21 @@ def _wrong(node: Node, endpoint: Endpoint | None) -> str:
         return "its card is away"
     if endpoint.node is None or endpoint.node.serial != node.serial:
         return "its device has another node" if endpoint.node else "it isn't what its device needs"
-    if node.properties.get(RECIPE_PROPERTY) != _fingerprint(endpoint, recipe):
+    if not _is_made_for(node, endpoint, recipe):
         return "it was made by another recipe"
     return f"it is in error: {node.error}" if node.state == "error" else ""
+
+
+def _is_made_for(node: Node, endpoint: Endpoint, recipe: NodeRecipe) -> bool:
+    """Whether the node is made by the endpoint's recipe.
+
+    Where channels and rate aren't known now (the screen sleeps, the PCM is being played to), one
+    that an earlier agent made is right as long as it has all else that the recipe says.
+    """
+    if node.properties.get(RECIPE_PROPERTY) == _fingerprint(endpoint, recipe):
+        return True
+    is_alike = all(node.properties.get(key) == value for key, value in recipe.properties)
+    return not endpoint.pcm.is_form_known and is_alike
 
 
 def _properties(endpoint: Endpoint, recipe: NodeRecipe) -> Mapping[str, str]:

@@ -79,6 +79,10 @@ class VirtualCards:
         except VirtualCardsError as error:
             self._complain(str(error))
 
+    def has(self, card: Card) -> bool:
+        """Whether the card is one of the file's."""
+        return any((own.bus, own.path) == (card.bus, card.path) for own in self._cards or ())
+
     async def write_control(self, card: Card, control: Control, values: Sequence[int]) -> None:
         """Set a control; raises `OSError` with the errno that a kernel would give."""
         cards = self._cards or ()

@@ -60,7 +60,10 @@ def test_a_file_that_is_not_there_is_named(capsys: pytest.CaptureFixture[str]) -
     assert "/no/such.yaml" in text
 
 
-def test_an_inventory_of_nothing_says_what_to_name(capsys: pytest.CaptureFixture[str]) -> None:
-    status, _, text = run(capsys, "inventory", "--node", "kitchen")
+def test_an_inventory_of_nothing_says_what_to_name(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    status, _, text = run(capsys, "inventory", "--node", "kitchen", "--sys", str(tmp_path))
     assert status == 1
+    assert f"no sound cards in {tmp_path}" in text
     assert "--virtual" in text

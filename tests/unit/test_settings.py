@@ -32,6 +32,8 @@ def test_an_empty_flag_is_a_value_and_not_a_missing_one() -> None:
         pytest.param("http_port", "http", "0 to 65535", id="port-no-number"),
         pytest.param("http_port", "65536", "0 to 65535", id="port-too-high"),
         pytest.param("log_level", "loud", "debug", id="log-level"),
+        pytest.param("alsa", "yes", "'auto', 'on', 'off'", id="alsa-neither-on-nor-off"),
+        pytest.param("sys", "sys", "absolute path", id="relative-sys"),
         pytest.param("cdi_dir", "cdi", "absolute path", id="relative-path"),
         pytest.param("control", "", "--control", id="no-control-socket"),
     ],
@@ -57,3 +59,19 @@ def test_the_bus_of_bluetooth_is_the_systems_unless_it_is_named() -> None:
     assert from_sources({"bluetooth_bus": "unix:path=/b"}, own, "kitchen").bluetooth_bus == (
         "unix:path=/b"
     )
+
+
+@pytest.mark.parametrize(
+    ("alsa", "virtual", "has_alsa"),
+    [
+        ("auto", "", True),
+        ("auto", "/cards.yaml", False),
+        ("on", "/cards.yaml", True),
+        ("off", "", False),
+    ],
+)
+def test_the_machines_cards_are_published_unless_virtual_ones_are_given(
+    alsa: str, virtual: str, has_alsa: bool
+) -> None:
+    chosen = from_sources({"alsa": alsa, "virtual": virtual}, {}, "kitchen")
+    assert chosen.has_alsa is has_alsa

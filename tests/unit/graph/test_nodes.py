@@ -282,3 +282,31 @@ def test_a_node_of_ours_that_has_a_speakers_name_goes() -> None:
     (change,) = plan_nodes(view(nodes=(ours,)), [speaker_endpoint()])
     assert isinstance(change, DestroyNode)
     assert "session manager" in change.reason
+
+
+def alsa_card(number: int, *, is_form_known: bool, rate_hz: int = 48_000) -> Card:
+    """A card whose PCM is played by its number of this boot."""
+    path = ("api.alsa.path", f"hw:{number},0")
+    properties = (path,) if rate_hz == 48_000 else (path, ("audio.rate", str(rate_hz)))
+    return card(
+        pcm(
+            rate_hz=rate_hz,
+            is_form_known=is_form_known,
+            recipe=NodeRecipe(factory="api.alsa.pcm.sink", properties=properties),
+        ),
+        number=number,
+    )
+
+
+def test_a_node_stays_while_the_card_cannot_be_asked_for_its_form() -> None:
+    node = made(creation(alsa_card(0, is_form_known=True, rate_hz=96_000)))
+    assert plan(alsa_card(0, is_form_known=False), nodes=(node,)) == ()
+    (change,) = plan(alsa_card(0, is_form_known=True), nodes=(node,))
+    assert isinstance(change, DestroyNode)
+
+
+def test_a_node_of_another_card_number_goes_whatever_is_known() -> None:
+    node = made(creation(alsa_card(0, is_form_known=True)))
+    (change,) = plan(alsa_card(2, is_form_known=False), nodes=(node,))
+    assert isinstance(change, DestroyNode)
+    assert change.reason == "it was made by another recipe"
