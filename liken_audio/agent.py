@@ -33,6 +33,8 @@ from liken_audio.controllers.claim_reporter import ClaimReporter
 from liken_audio.controllers.claim_watcher import ClaimWatcher
 from liken_audio.controllers.events import EventRecorder
 from liken_audio.controllers.node_keeper import NodeKeeper
+from liken_audio.controllers.orphans import OrphanReporter
+from liken_audio.controllers.orphans import Partners as OrphanPartners
 from liken_audio.controllers.preparer import Preparer
 from liken_audio.controllers.publisher import Publisher
 from liken_audio.controllers.reconciler import Reconciler
@@ -142,6 +144,9 @@ def build(settings: Settings, client: KubernetesClient) -> Parts:
         ),
         _now,
     )
+    orphans = {
+        kind: Informer(client, kind, label_selector=f"!{NODE_LABEL}") for kind in (SINKS, SOURCES)
+    }
     publisher = Publisher(graph, client, slices, settings.node, keeper_of_objects.is_shared)
     for cache in (sinks, sources):
         cache.subscribe(lambda _key: publisher.wake())
@@ -161,6 +166,12 @@ def build(settings: Settings, client: KubernetesClient) -> Parts:
         events=events,
         publisher=publisher,
         reconciler=keeper_of_objects,
+        orphans=tuple(orphans.values()),
+        orphan_reporter=OrphanReporter(
+            graph,
+            settings.node,
+            OrphanPartners(client=client, caches=orphans, events=events, wall=_now),
+        ),
         preparer=handler,
         claim_watcher=_claim_watcher(graph, client, store, handler),
         claim_reporter=ClaimReporter(graph, settings.node, client, store, _now),

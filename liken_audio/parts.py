@@ -14,6 +14,7 @@ from liken_audio.controllers.claim_reporter import ClaimReporter
 from liken_audio.controllers.claim_watcher import ClaimWatcher
 from liken_audio.controllers.events import EventRecorder
 from liken_audio.controllers.node_keeper import NodeKeeper
+from liken_audio.controllers.orphans import OrphanReporter
 from liken_audio.controllers.preparer import Preparer
 from liken_audio.controllers.publisher import Publisher
 from liken_audio.controllers.reconciler import Reconciler
@@ -53,6 +54,8 @@ class Parts:
     events: EventRecorder
     publisher: Publisher
     reconciler: Reconciler
+    orphans: Sequence[Informer]
+    orphan_reporter: OrphanReporter
     preparer: Preparer
     claim_watcher: ClaimWatcher
     claim_reporter: ClaimReporter
@@ -72,6 +75,8 @@ class Parts:
             self.events.run(),
             self.publisher.run(),
             self.reconciler.run(),
+            *(informer.run() for informer in self.orphans),
+            self.orphan_reporter.run(),
             self.preparer.run(),
             self.claim_watcher.run(),
             self.claim_reporter.run(),
@@ -103,10 +108,12 @@ class Parts:
         return [
             Metric(*writes, self.publisher.writes, {"loop": "publisher"}),
             Metric(*writes, self.reconciler.writes, {"loop": "reconciler"}),
+            Metric(*writes, self.orphan_reporter.writes, {"loop": "orphans"}),
             Metric(*writes, self.events.writes, {"loop": "events"}),
             Metric(*writes, self.claim_reporter.writes, {"loop": "claim-reporter"}),
             Metric(*errors, self.publisher.errors, {"loop": "publisher"}),
             Metric(*errors, self.reconciler.errors, {"loop": "reconciler"}),
+            Metric(*errors, self.orphan_reporter.errors, {"loop": "orphans"}),
             Metric(*errors, self.events.errors, {"loop": "events"}),
             Metric(*errors, self.preparer.errors, {"loop": "preparer"}),
             Metric(*errors, self.claim_reporter.errors, {"loop": "claim-reporter"}),

@@ -48,6 +48,7 @@ class Reason(StrEnum):
     ADAPTER_OFF = "AdapterOff"
     UNPAIRED = "Unpaired"
     DISCONNECTED = "Disconnected"
+    NO_DEVICE = "NoDevice"
     # Ready
     READY = "Ready"
     STARTING = "Starting"

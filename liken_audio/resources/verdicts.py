@@ -3,6 +3,7 @@
 Each message says what is the case and the next step; `kubectl describe` alone should be enough.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from liken_audio.graph.model import Connection, ControlType, Direction, Endpoint, Fault
@@ -87,11 +88,22 @@ def gone() -> tuple[Condition, ...]:
         "no device of this name is on the node any more; if it never comes back, delete this object "
         "(names of the devices that are there: kubectl get audio)"
     )
-    reason = Reason.DEVICE_GONE
-    return (
-        Condition(ConditionType.CONNECTED, ConditionStatus.FALSE, reason, message),
-        Condition(ConditionType.READY, ConditionStatus.FALSE, reason, message),
-        Condition(ConditionType.APPLIED, ConditionStatus.FALSE, reason, message),
+    return _all_false(Reason.DEVICE_GONE, message)
+
+
+def no_device(near: Sequence[str]) -> tuple[Condition, ...]:
+    """The conditions of an object that no node has a device for; `near`: names it may have meant."""
+    meant = f"; did you mean {' or '.join(near)}?" if near else ""
+    message = (
+        f"no node has a device of this name{meant} (kubectl get audio lists all that there are); "
+        "delete this object, or leave it if the device is still to come"
+    )
+    return _all_false(Reason.NO_DEVICE, message)
+
+
+def _all_false(reason: Reason, message: str) -> tuple[Condition, ...]:
+    return tuple(
+        Condition(type_, ConditionStatus.FALSE, reason, message) for type_ in ConditionType
     )
 
 

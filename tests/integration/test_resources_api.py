@@ -18,6 +18,8 @@ import pytest
 
 from liken_audio.api import NODE_LABEL, SINKS, SOURCES, Json, NotFound
 from liken_audio.controllers.events import EventRecorder
+from liken_audio.controllers.orphans import OrphanReporter
+from liken_audio.controllers.orphans import Partners as OrphanPartners
 from liken_audio.controllers.reconciler import Partners, Reconciler
 from liken_audio.graph.device_graph import DeviceGraph
 from liken_audio.graph.model import (
@@ -131,11 +133,19 @@ async def lab(cluster: Cluster, name: str, *cards: Card) -> AsyncIterator[Lab]:
             events=events,
         )
         reconciler = Reconciler(graph, name, partners, lambda: datetime.now(UTC))
+        orphans = {
+            kind: Informer(client, kind, label_selector=f"!{NODE_LABEL}")
+            for kind in (SINKS, SOURCES)
+        }
+        orphan_partners = OrphanPartners(
+            client=client, caches=orphans, events=events, wall=lambda: datetime.now(UTC)
+        )
         made = Lab(name, cluster, graph, hardware, reconciler, client)
         graph.replace(Source.VIRTUAL, CardsSnapshot(cards or (card(pcm()),)))
         made.sounds(made.playing())
         async with asyncio.TaskGroup() as tasks:
-            loops = (sinks, sources, events, reconciler)
+            reporter = OrphanReporter(graph, name, orphan_partners)
+            loops = (sinks, sources, *orphans.values(), events, reconciler, reporter)
             running = [tasks.create_task(one.run()) for one in loops]
             try:
                 yield made
@@ -262,6 +272,23 @@ async def test_an_object_made_before_the_device_is_adopted_with_its_spec(cluster
         await asyncio.to_thread(cluster.apply, {**body, "spec": {"volume": 35}})
         await here.eventually(is_applied(volume=35))
     assert sink["metadata"]["labels"] == {NODE_LABEL: "early"}
+
+
+async def test_an_object_for_nothing_says_so_and_is_adopted_when_its_device_comes(
+    cluster: Cluster,
+) -> None:
+    async with lab(cluster, "orphan") as here:
+        await here.settled()
+        await here.kubectl("apply", "-f", "-", body=here.manifest(here.hdmi, volume=25))
+        sink = await here.eventually(
+            lambda sink: condition(sink, "Ready") == ("False", "NoDevice"), here.hdmi
+        )
+        assert f"did you mean sink {here.analog}" in sink["status"]["conditions"][0]["message"]
+        assert sink["spec"] == {"volume": 25}
+        assert NODE_LABEL not in sink["metadata"].get("labels", {})
+        here.graph.replace(Source.VIRTUAL, CardsSnapshot((card(pcm(), hdmi_pcm()),)))
+        here.sounds(here.playing(), here.playing(here.hdmi, id=NodeId(41), serial=NodeSerial(41)))
+        await here.eventually(is_applied(volume=25), here.hdmi)
 
 
 async def test_a_deleted_sink_comes_back_empty(cluster: Cluster) -> None:
