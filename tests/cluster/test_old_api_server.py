@@ -13,7 +13,7 @@ from tests.harness.processes import HarnessError, Workspace, wait_until
 from tests.harness.sound_stack import SoundStack
 from tests.harness.workloads import HDMI, Namespace
 
-SECONDS = 30
+SECONDS = 45
 WRITES = 'liken_audio_api_writes_total{loop="publisher"}'
 GATES = "DRADeviceTaints=false,DRADeviceTaintRules=false,DRAConsumableCapacity=false"
 CRDS = str(TREE / "manifests" / "crds")

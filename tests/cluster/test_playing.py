@@ -15,7 +15,7 @@ from tests.harness.tone import Recorder, play_command
 from tests.harness.workloads import ANALOG, DARK, HDMI, POD_CLAIM, Namespace, request
 
 MONITOR_SPEAKERS = TREE / "manifests" / "examples" / "monitor-speakers.yaml"
-SECONDS = 30
+SECONDS = 45
 
 
 async def until(is_so: Callable[[], bool], what: str, *programs: Program) -> None:

@@ -16,7 +16,7 @@ from tests.harness.workloads import ANALOG, CAPTURE, HDMI, Namespace
 
 ANOTHER_BOOT = "b0075eca-1d5c-4d0f-8b3e-2f6a9d6f0c11"
 MOST_STEPS = 60
-SECONDS = 20
+SECONDS = 45
 """Until what should come by itself."""
 
 

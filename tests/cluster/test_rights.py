@@ -18,7 +18,7 @@ from tests.harness.sound_stack import SoundStack
 from tests.harness.workloads import HDMI, Namespace
 
 ACCOUNT = "liken-audio"
-SECONDS = 30
+SECONDS = 45
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ from tests.harness.processes import Program, wait_until
 from tests.harness.tone import play_command
 from tests.harness.workloads import ANALOG, CAPTURE, HDMI, Namespace, request
 
-SECONDS = 30
+SECONDS = 45
 PLAY = play_command(440, 60.0)
 
 

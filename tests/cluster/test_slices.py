@@ -11,7 +11,7 @@ from tests.harness.node import Node
 from tests.harness.processes import Programs, wait_until
 from tests.harness.workloads import DARK, HDMI, Namespace
 
-SECONDS = 20
+SECONDS = 45
 WRITES = 'liken_audio_api_writes_total{loop="publisher"}'
 LOOKS = "liken_audio_graph_replacements_total"
 

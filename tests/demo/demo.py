@@ -179,7 +179,7 @@ class Demo:
             thief = self._kubelet.start_container(
                 self.namespace, self._pod, self._prepared, command=command
             )
-            if thief.wait(20) == 0 or "holds no source" not in thief.log_end():
+            if thief.wait(60) == 0 or "holds no source" not in thief.log_end():
                 raise HarnessError(f"a refusal was due\n{thief.log_end()}")
             line.text = f"the pod's {' '.join(command)} is refused:"
         self._screen.say(f"    {thief.log_end().splitlines()[-1]}")
@@ -306,7 +306,7 @@ class Demo:
         wait_until(
             lambda: recorder.loud_seconds() >= TONE_SECONDS - 0.2,
             f"{TONE_SECONDS:.0f} s of sound on {SINK}",
-            20,
+            60,
             [self._player],
         )
 

@@ -24,8 +24,8 @@ from tests.harness.sound_stack import SoundStack
 from tests.harness.tone import RATE_HZ, Recorder, Sound, measure, read_left, write_tone
 
 TREE = Path(__file__).parents[2]
-READY_SECONDS = 30
-RUN_SECONDS = 30
+READY_SECONDS = 45
+RUN_SECONDS = 45
 SOUNDS = "/sounds"
 """Where containers find the tones, `<Hz>.wav`."""
 OUT = "/out"

@@ -24,7 +24,7 @@ from tests.harness.sound_stack import SoundStack
 
 DRIVER = "audio.liken.sh"
 METADATA_PREFIX = f"{DRIVER}_metadata_"
-READY_SECONDS = 30
+READY_SECONDS = 45
 TREE = Path(__file__).parents[2]
 _FAULTS = Path(__file__).parent / "faults"
 # In a mount namespace of the agent's own, which ends with it.

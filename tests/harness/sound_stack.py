@@ -16,8 +16,8 @@ from typing import Any, Self
 from tests.harness.processes import HarnessError, Program, Programs, wait_until
 
 WIREPLUMBER = Path(__file__).parents[2] / "manifests" / "wireplumber"
-READY_SECONDS = 30
-TOOL_SECONDS = 20
+READY_SECONDS = 45
+TOOL_SECONDS = 45
 # WirePlumber names this service of its client once its policy is loaded.
 _READY_SERVICE = "policy.linking.standard"
 

@@ -23,7 +23,7 @@ FLOOR_DBFS = -120.0
 """What digital silence is given as."""
 _WINDOW = RATE_HZ // 20
 _LOUD_DBFS = -60.0
-_START_SECONDS = 20
+_START_SECONDS = 45
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,7 +50,7 @@ from tests.harness.wiretap import USE_BUFFERS, Wiretap
 SINK, OTHER_SINK, MIC = "tv", "headphones", "mic"
 OWN_HZ, OTHER_HZ, MIC_HZ = 440, 1000, 1500
 PLAY = ("pw-play", f"/sounds/{OWN_HZ}.wav")
-SECONDS = 20
+SECONDS = 45
 NODE_UPDATE, PORT_BUFFERS, SET_ACTIVE = 2, 6, 4
 MEGABYTE = 1024 * 1024
 

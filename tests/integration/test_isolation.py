@@ -41,7 +41,7 @@ from tests.harness.raw_client import (
 from tests.harness.sound_stack import SoundStack
 
 SINK, OTHER_SINK, MIC = "tv", "headphones", "mic"
-SECONDS = 20
+SECONDS = 45
 TONE_HZ, MIC_HZ = 440, 1000
 PLAY = ("pw-play", f"/sounds/{TONE_HZ}.wav")
 

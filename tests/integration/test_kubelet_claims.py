@@ -28,7 +28,7 @@ from tests.fakes import FakeResourceClient
 from tests.harness.sound_stack import SoundStack
 
 ANALOG = "kitchen-pci-0000-00-1f-3-alc257-analog"
-DEADLINE = 20.0
+DEADLINE = 45.0
 
 
 class SlowSockets(SocketClient):

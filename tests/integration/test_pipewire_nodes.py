@@ -20,7 +20,7 @@ from tests.builders import KITCHEN_CARDS
 from tests.harness.processes import Programs
 from tests.harness.sound_stack import SoundStack
 
-SECONDS = 30
+SECONDS = 45
 ANALOG = DeviceName("kitchen-pci-0000-00-1f-3-alc257-analog")
 MICROPHONE = DeviceName(f"{ANALOG}-capture")
 SAVED_QUIET = "[stream-properties]\n" + "".join(

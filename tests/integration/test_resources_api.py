@@ -44,7 +44,7 @@ from tests.harness.cluster import Cluster
 from tests.harness.processes import HarnessError
 
 CRDS = Path(__file__).parents[2] / "manifests" / "crds"
-DEADLINE = 20.0
+DEADLINE = 45.0
 QUIET = 1.0
 """How long to watch that nothing more comes: four times what the reconciler waits at most."""
 

@@ -23,7 +23,7 @@ from tests.fakes import FakeHardware, FakeResourceClient
 from tests.harness.sound_stack import SoundStack
 
 NAME = "kitchen-pci-0000-00-1f-3-alc257-analog"
-DEADLINE = 20.0
+DEADLINE = 45.0
 QUIET = 1.0
 
 

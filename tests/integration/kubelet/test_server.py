@@ -23,7 +23,7 @@ from liken_audio.kubelet.server import KubeletServer, SocketLostError
 from liken_audio.kubelet.socket_paths import SocketPaths, socket_paths
 
 DRIVER = "audio.liken.sh"
-DEADLINE = 15.0
+DEADLINE = 45.0
 
 
 class Handler:

@@ -20,7 +20,7 @@ from liken_audio.pipewire.watcher import PipeWireWatcher
 from tests.harness.processes import Workspace, wait_until
 from tests.harness.sound_stack import SoundStack
 
-SECONDS = 20
+SECONDS = 45
 """Deadline of everything that is awaited here."""
 TREE = Path(__file__).parents[3]
 

@@ -20,7 +20,7 @@ from tests import builders
 from tests.harness.processes import Workspace
 from tests.harness.sound_stack import SoundStack
 
-SECONDS = 20
+SECONDS = 45
 SINK = builders.recipe()
 PROPERTIES = {"object.linger": "true"}
 

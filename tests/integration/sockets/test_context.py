@@ -12,7 +12,7 @@ from liken_audio.sockets.context import listen, make_context
 from tests.harness.sound_stack import SoundStack
 
 PROPERTIES = {"pipewire.sec.engine": "test", "pipewire.access": "claim"}
-SECONDS = 20.0
+SECONDS = 45.0
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from liken_audio.sockets.context import make_context
 from liken_audio.sockets.gate import MOST_CONNECTIONS, Gate
 from tests.harness.sound_stack import SoundStack
 
-SECONDS = 20.0
+SECONDS = 45.0
 PROPERTIES = {"pipewire.sec.engine": "test", "pipewire.access": "claim"}
 
 

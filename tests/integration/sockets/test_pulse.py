@@ -25,7 +25,7 @@ from tests.harness.sound_stack import SoundStack
 from tests.harness.tone import RATE_HZ, Sound
 
 SINK, OTHER_SINK, MIC = "tv", "headphones", "mic"
-SECONDS = 20.0
+SECONDS = 45.0
 TONE_HZ, MIC_HZ = 440, 1000
 TONE = f"/sounds/{TONE_HZ}.wav"
 
