@@ -22,6 +22,11 @@ DEADLINE = 10.0
 """Seconds for the holder to answer."""
 
 
+AWAY_SECONDS = 5.0
+"""How long `open` waits for a claim-sockets that doesn't run: it may just be restarted."""
+_LOOK_SECONDS = 0.05
+
+
 class HolderAwayError(ConnectionError):
     """No claim-sockets runs, and so no claim's socket is live."""
 
@@ -46,7 +51,7 @@ class SocketClient:
         folder.chmod(0o775)
         text = json.dumps(claim_document(record, joined), indent=1, ensure_ascii=False) + "\n"
         _write_whole(folder / CLAIM_FILE, text)
-        if not await self._sync(record.ref.uid):
+        if not await self._sync_patiently(record.ref.uid):
             raise OSError(f"claim-sockets doesn't see {folder}: it must have the same claims dir")
 
     async def close(self, uid: str) -> None:
@@ -76,6 +81,18 @@ class SocketClient:
         if not is_claim_uid(uid):
             raise ValueError(f"{uid!r} is no claim UID")
         return self._claims_dir / uid
+
+    async def _sync_patiently(self, uid: str) -> bool:
+        """The same as `_sync`, waiting a while for a holder that is away."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + AWAY_SECONDS
+        while True:
+            try:
+                return await self._sync(uid)
+            except ConnectionError:  # away, or killed while it was asked
+                if loop.time() >= deadline:
+                    raise
+                await asyncio.sleep(_LOOK_SECONDS)
 
     async def _sync(self, uid: str) -> bool:
         """Ask the holder to look at one folder; return whether its socket is live."""

@@ -14,14 +14,14 @@ from typing import Any
 import pytest
 
 from liken_audio.dra.claims import ClaimRecord
-from liken_audio.sockets import holder
+from liken_audio.sockets import client, holder
 from liken_audio.sockets.client import HolderAwayError, SocketClient
 from liken_audio.sockets.holder import Holder
 from liken_audio.sockets.protocol import Decoder, Done, Encoder
 from tests.builders import claim_record, claim_ref, claimed_device
 from tests.harness.sound_stack import SoundStack
 
-DEADLINE = 20.0
+DEADLINE = 45.0
 SINK = "kitchen-hdmi-0"
 
 
@@ -284,7 +284,33 @@ async def test_without_pipewire_open_waits_and_then_says_why(
         assert await site.answers("c")
 
 
-async def test_without_a_holder_open_fails_at_once(site: Site) -> None:
+async def test_open_waits_for_a_holder_that_is_being_restarted(site: Site) -> None:
+    opening = asyncio.get_running_loop().create_task(site.client.open(claim("a")))
+    await until((site.claims_dir / "a" / "claim.json").exists)
+    async with running(site):
+        await opening
+        assert await site.answers("a")
+
+
+async def test_open_asks_again_when_the_holder_is_killed_over_the_question(site: Site) -> None:
+    def hang_up(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.close()
+        dying.close()
+
+    site.control.parent.mkdir(parents=True)
+    dying = await asyncio.start_unix_server(hang_up, site.control)
+    opening = asyncio.get_running_loop().create_task(site.client.open(claim("a")))
+    await until(lambda: not dying.is_serving())
+    site.control.unlink()
+    async with running(site):
+        await opening
+        assert await site.answers("a")
+
+
+async def test_without_a_holder_open_says_so_after_a_while(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client, "AWAY_SECONDS", 0.2)
     with pytest.raises(HolderAwayError, match="claim-sockets isn't running: nobody answers on"):
         await site.client.open(claim("a"))
 
