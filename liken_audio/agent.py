@@ -11,6 +11,7 @@ slices, the nodes and the claims' sockets stay: the next agent takes them over.
 import asyncio
 import errno
 import signal
+import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -59,6 +60,9 @@ from liken_audio.virtual.watcher import VirtualCards
 
 _log = structlog.get_logger(__name__)
 
+_SWITCH_SECONDS = 0.0005
+"""How long a thread that reads files may keep the loop waiting; Python's own 5 ms is half a Prepare."""
+
 STARTUP_ERRORS = (CredentialsError, SocketPathError, VirtualCardsError, OSError)
 """What a person has to put right before an agent can start."""
 
@@ -79,6 +83,7 @@ class _Mixers:
 
 def main(settings: Settings) -> int:
     """Run the agent until SIGTERM or SIGINT; returns 0 then, 1 when it could not start."""
+    sys.setswitchinterval(_SWITCH_SECONDS)
     try:
         asyncio.run(run(settings))
     except STARTUP_ERRORS as error:

@@ -23,6 +23,7 @@ import struct
 import threading
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
+from enum import Enum, auto
 from pathlib import Path
 
 import structlog
@@ -42,6 +43,16 @@ _RESERVATION_OFFSET = 0
 _METADATA_PREFIX = f"{DRIVER}_metadata_"
 
 _log = structlog.get_logger(__name__)
+
+
+class _Durability(Enum):
+    """What of a written file outlasts a power cut."""
+
+    NONE = auto()
+    CONTENT = auto()
+    """What is in it, if its name is there at all."""
+    NAME = auto()
+    """Everything."""
 
 
 def read_boot_id(path: Path = Path("/proc/sys/kernel/random/boot_id")) -> str:
@@ -97,7 +108,10 @@ class ClaimStore:
         return record
 
     def records(self) -> Sequence[ClaimRecord]:
-        """Return all records that can be read, ordered by namespace, name and UID."""
+        """Return all records that can be read, ordered by namespace, name and UID.
+
+        Only a file that changed is read again: to ask in a thread would cost more than this does.
+        """
         records = []
         present = set()
         with os.scandir(self._claims) as entries:
@@ -121,7 +135,8 @@ class ClaimStore:
         """
         text = json.dumps(encode(record), ensure_ascii=False, separators=(",", ":"))
         path = self._claims / f"{_checked(record.ref.uid)}.json"
-        _write_whole(path, text, mode=0o600, is_durable=is_durable)
+        durability = _Durability.NAME if is_durable else _Durability.NONE
+        _write_whole(path, text, mode=0o600, durability=durability)
         self._forget(record.ref.uid)
 
     def remove(self, uid: str) -> None:
@@ -135,14 +150,17 @@ class ClaimStore:
             _sync_folder(self._claims)
 
     def write_cdi(self, uid: str, spec: CdiSpec) -> None:
-        """Write the claim's CDI file whole, unless it is there with the same content."""
+        """Write the claim's CDI file whole, unless it is there with the same content.
+
+        Its folder isn't synced: after a power cut the boot is another and the file written anew.
+        """
         path = self._cdi_path(_checked(uid))
         text = json.dumps(spec.document, ensure_ascii=False) + "\n"
         with contextlib.suppress(FileNotFoundError, UnicodeDecodeError):
             if path.read_text() == text:
                 return
         self._cdi.mkdir(parents=True, exist_ok=True, mode=0o755)
-        _write_whole(path, text, mode=0o644, is_durable=True)
+        _write_whole(path, text, mode=0o644, durability=_Durability.CONTENT)
 
     def write_metadata(self, record: ClaimRecord, file: MetadataFile) -> None:
         """Write a request's metadata whole, then the CDI file that mounts it; no fsync.
@@ -307,7 +325,7 @@ def _temporary(path: Path) -> Path:
     return path.with_name(f".{path.name}.tmp")
 
 
-def _write_whole(path: Path, text: str, *, mode: int, is_durable: bool) -> None:
+def _write_whole(path: Path, text: str, *, mode: int, durability: _Durability) -> None:
     """Replace a file so that a reader, or a power cut, sees the old one or the new one whole."""
     temporary = _temporary(path)
     try:
@@ -315,13 +333,13 @@ def _write_whole(path: Path, text: str, *, mode: int, is_durable: bool) -> None:
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
             file.write(text)
             file.flush()
-            if is_durable:
+            if durability is not _Durability.NONE:
                 os.fsync(file.fileno())
         temporary.replace(path)
     except OSError:
         _unlink(temporary)
         raise
-    if is_durable:
+    if durability is _Durability.NAME:
         _sync_folder(path.parent)
 
 
@@ -329,7 +347,7 @@ def _write_unless_same(path: Path, text: str) -> None:
     with contextlib.suppress(FileNotFoundError, UnicodeDecodeError):
         if path.read_text() == text:
             return
-    _write_whole(path, text, mode=0o644, is_durable=False)
+    _write_whole(path, text, mode=0o644, durability=_Durability.NONE)
     path.chmod(0o644)  # whatever the umask: any user of a container reads it
 
 

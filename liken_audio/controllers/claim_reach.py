@@ -50,7 +50,7 @@ class ClaimReach:
 
     async def open(self, record: ClaimRecord) -> None:
         """Have the claim's socket ready with the reach of now; its lock is the caller's."""
-        records = await in_thread(self._store.records)
+        records = self._store.records()
         await self._sockets.open(record, reach.joined(record, records))
 
     async def join(self, record: ClaimRecord) -> None:
@@ -58,7 +58,7 @@ class ClaimReach:
 
         Who else may have a named claim by now is asked first; what can't be read isn't joined.
         """
-        for other in reach.neighbours(record, await in_thread(self._store.records)):
+        for other in reach.neighbours(record, self._store.records()):
             ref = other.ref
             if other.consumers.is_for_one:
                 await self._open_again(ref.uid)
@@ -74,7 +74,7 @@ class ClaimReach:
 
     async def leave(self, record: ClaimRecord) -> None:
         """Take this claim's devices, which are free now, from the reach of the pod's other claims."""
-        for other in reach.neighbours(record, await in_thread(self._store.records)):
+        for other in reach.neighbours(record, self._store.records()):
             await self._open_again(other.ref.uid)
 
     async def observe(self, claim: Json) -> None:

@@ -47,6 +47,8 @@ FOLLOW_SECONDS = 1.0
 """Longest time between looks at the records: another agent of the node may have changed them."""
 SETTLE_SECONDS = 0.1
 """Changes of the graph within this time are looked at together."""
+BUSY_SECONDS = 1.0
+"""How long calls that follow on one another put that off at most."""
 CLEAN_SECONDS = 600.0
 """Time between looks for claims that were started and are gone."""
 _FIRST_RETRY = 1.0
@@ -94,7 +96,10 @@ class Preparer:
         self._endpoints: Sequence[Endpoint] = ()
         self._by_name: Mapping[DeviceName, Endpoint] = {}
         self._holds: dict[str, _Held] = {}
-        self._shown = 0
+        self._quiet_at = 0.0
+        """Until then another call is to be expected; time of the loop's clock."""
+        self._noted = 0
+        """Rises with each change of `_holds` that a call made."""
         self._repairs: dict[str, _Repair] = {}
         self.prepared = 0
         """Claims that became prepared here."""
@@ -142,9 +147,10 @@ class Preparer:
         await self._reach.observe(claim)
 
     def noted(self, record: ClaimRecord) -> None:
-        """Show a record that was saved because other pods have the claim now."""
+        """Have a record that was saved shown soon: what follows from it must not hold up a call."""
         self._holds[record.ref.uid] = (record, claims.holds(record))
-        self._show()
+        self._noted += 1
+        self._wake()
 
     def failed(self, uid: str) -> None:
         """Have the files of a claim written again later."""
@@ -164,6 +170,7 @@ class Preparer:
         }
         if tasks:
             await asyncio.wait(tasks.values())
+        self._quiet_at = asyncio.get_running_loop().time() + SETTLE_SECONDS
         return {uid: task.result() for uid, task in tasks.items()}
 
     async def _caught(
@@ -259,7 +266,7 @@ class Preparer:
             changed = self._changed
             try:
                 async with self._store.reservation():
-                    return await in_thread(self._reserve_now, claim, ref, self._current())
+                    return self._reserve_now(claim, ref, self._current())
             except NotReadyError:
                 if loop.time() >= deadline:
                     raise
@@ -292,8 +299,10 @@ class Preparer:
         try:
             if known and known.devices != record.devices:
                 await self._sockets.close(uid)
-            await self._reach.open(record)
-            return await self._write(replace(record, state=ClaimState.COMPLETED), is_changed=True)
+            files = in_thread(self._write_files, record, self._metadata(record))
+            written = await _both(files, self._reach.open(record))
+            completed = replace(record, state=ClaimState.COMPLETED)
+            return await self._save(completed, written, is_changed=True)
         except BaseException:
             if known and known.state is ClaimState.COMPLETED:
                 await in_thread(self._store.save, known)  # of an earlier boot: still worth knowing
@@ -303,21 +312,27 @@ class Preparer:
 
     async def _write(self, record: ClaimRecord, *, is_changed: bool) -> ClaimRecord:
         """Write the CDI files, then the checkpoint that says so; return what it says."""
-        files = metadata.files(record, self._current())
+        written = await in_thread(self._write_files, record, self._metadata(record))
+        return await self._save(record, written, is_changed=is_changed)
 
-        def write() -> ClaimRecord:
-            spec = cdi.spec(record, self._place.claims_dir)
-            if spec is not None:
-                self._store.write_cdi(record.ref.uid, spec)
-            written = {file.request for file in files if self._is_written(record, file)}
-            requests = dict.fromkeys(device.request_name for device in record.devices)
-            had = {*written, *record.metadata}
-            whole = replace(record, metadata=tuple(name for name in requests if name in had))
-            if is_changed or whole != record:
-                self._store.save(whole)
-            return whole
+    def _metadata(self, record: ClaimRecord) -> Sequence[MetadataFile]:
+        return metadata.files(record, self._current())
 
-        whole = await in_thread(write)
+    def _write_files(self, record: ClaimRecord, files: Sequence[MetadataFile]) -> set[str]:
+        """Write the CDI file and the requests' metadata; return the requests that have theirs."""
+        spec = cdi.spec(record, self._place.claims_dir)
+        if spec is not None:
+            self._store.write_cdi(record.ref.uid, spec)
+        return {file.request for file in files if self._is_written(record, file)}
+
+    async def _save(
+        self, record: ClaimRecord, written: set[str], *, is_changed: bool
+    ) -> ClaimRecord:
+        requests = dict.fromkeys(device.request_name for device in record.devices)
+        had = {*written, *record.metadata}
+        whole = replace(record, metadata=tuple(name for name in requests if name in had))
+        if is_changed or whole != record:
+            await in_thread(self._store.save, whole)
         self.noted(whole)
         return whole
 
@@ -344,7 +359,8 @@ class Preparer:
 
         await in_thread(forget)
         if self._holds.pop(uid, None):
-            self._show()
+            self._noted += 1
+            self._wake()
 
     async def _undo(self, uid: str) -> None:
         """Take back what was done of a claim; what can't be is left as started, for later."""
@@ -374,7 +390,19 @@ class Preparer:
                 self.errors += 1
                 _log.error("claims can't be looked after now", reason=str(error))
             await _woken(changed, FOLLOW_SECONDS)
-            await asyncio.sleep(SETTLE_SECONDS)
+            await self._settle()
+
+    async def _settle(self) -> None:
+        """Let changes that belong together come together, and calls that follow on another end.
+
+        What is shown here has status written, which would compete with the kubelet's next call.
+        """
+        loop = asyncio.get_running_loop()
+        latest = loop.time() + BUSY_SECONDS
+        quiet_at = loop.time() + SETTLE_SECONDS
+        while (now := loop.time()) < min(quiet_at, latest):
+            await asyncio.sleep(quiet_at - now)
+            quiet_at = self._quiet_at
 
     async def _recover(self) -> None:
         """Remove what no claim owns, and have the files of every prepared claim written anew."""
@@ -464,22 +492,20 @@ class Preparer:
 
     async def _read(self) -> Sequence[ClaimRecord]:
         """Read all records, another agent's too, and show what they hold."""
-        shown = self._shown
+        noted = self._noted
         records = await in_thread(self._store.records)
-        if shown != self._shown:  # what was read may be older than what is shown: next time
-            return records
-        # The store gives the same object for a file that is the same: only what is new is made.
-        self._holds = {
-            record.ref.uid: known
-            if (known := self._holds.get(record.ref.uid)) and known[0] is record
-            else (record, claims.holds(record))
-            for record in records
-        }
+        if noted == self._noted:  # else what was read may be older than what is known: next time
+            # The store gives the same object for a file that is the same: only what is new is made.
+            self._holds = {
+                record.ref.uid: known
+                if (known := self._holds.get(record.ref.uid)) and known[0] is record
+                else (record, claims.holds(record))
+                for record in records
+            }
         self._show()
         return records
 
     def _show(self) -> None:
-        self._shown += 1
         ordered = sorted(self._holds.values(), key=_by_name_of_claim)
         holds = tuple(hold for _, found in ordered for hold in found)
         self._graph.replace(Source.CLAIMS, ClaimsSnapshot(holds))
@@ -490,9 +516,12 @@ class Preparer:
             self._endpoints, self._by_name = found, {each.name: each for each in found}
         return self._by_name
 
-    def _graph_changed(self) -> None:
+    def _wake(self) -> None:
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
+
+    def _graph_changed(self) -> None:
+        self._wake()
         for callback in list(self._subscribers):
             callback()
 
@@ -513,6 +542,18 @@ class _Repair:
 def _by_name_of_claim(held: _Held) -> tuple[str, str, str]:
     ref = held[0].ref
     return ref.namespace, ref.name, ref.uid
+
+
+async def _both(first: Coroutine[Any, Any, _T], second: Coroutine[Any, Any, None]) -> _T:
+    """Do both side by side and wait for both, so that nothing is at work when one has failed."""
+    result: _T | BaseException
+    error: BaseException | None
+    result, error = await asyncio.gather(first, second, return_exceptions=True)
+    if isinstance(result, BaseException):
+        raise result
+    if error is not None:
+        raise error
+    return result
 
 
 async def _woken(event: asyncio.Event, seconds: float) -> None:

@@ -18,7 +18,7 @@ them 30 s after the last one's socket has gone.
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import structlog
@@ -28,7 +28,7 @@ from liken_audio.controllers.ports import ResourceClient, WriteThroughCache
 from liken_audio.controllers.slice_pace import QUIET_SECONDS, SlicePace
 from liken_audio.dra.devices import Device, device
 from liken_audio.dra.encoding import dropped_fields
-from liken_audio.dra.limits import fit
+from liken_audio.dra.limits import Fitted, fit
 from liken_audio.dra.slices import (
     Create,
     Delete,
@@ -41,7 +41,7 @@ from liken_audio.dra.slices import (
 )
 from liken_audio.graph.device_graph import DeviceGraph
 from liken_audio.graph.endpoints import endpoints
-from liken_audio.graph.model import DeviceName, GraphView, Source
+from liken_audio.graph.model import DeviceName, Endpoint, Fault, GraphView, Source
 from liken_audio.graph.presence import Presence
 
 HOLD_SECONDS = 6.0
@@ -104,6 +104,9 @@ class Publisher:
         self._presence = Presence()
         self._woken = asyncio.Event()
         self._look = _Look()
+        self._made_of: Sequence[tuple[Endpoint, Fault | None, bool]] | None = None
+        """What the devices that were computed last were made of."""
+        self._fitted = Fitted((), ())
         self._noticed = -1
         """The graph's revision as of the last wake-up; `_look` may be behind."""
         self._is_early = False
@@ -217,16 +220,16 @@ class Publisher:
         found = endpoints(view, self._node)
         settled = self._presence.settle({each.name: each.fault for each in found}, now)
         held = {name for hold in view.holds if not hold.is_admin for name in hold.devices}
-        fitted = fit(
-            [
-                device(
-                    each,
-                    settled.faults[each.name],
-                    is_shared=self._is_shared(each.name, is_held=each.name in held),
-                )
-                for each in found
-            ]
-        )
+        made_of = [
+            (each, settled.faults[each.name], self._is_shared(each.name, is_held=each.name in held))
+            for each in found
+        ]
+        if made_of != self._made_of:  # claims come and go without a change of the devices
+            self._made_of = made_of
+            self._fitted = fit(
+                [device(each, fault, is_shared=is_shared) for each, fault, is_shared in made_of]
+            )
+        fitted = self._fitted
         self._look = _Look(now, view.revision, fitted.devices, settled.next_deadline)
         if fitted.problems != self.problems:
             self.problems = fitted.problems

@@ -216,17 +216,15 @@ def test_a_runtime_never_sees_a_file_that_is_half_written(
 ) -> None:
     store = folders.store()
     seen: list[list[str]] = []
-    fsync = os.fsync
 
-    def look(descriptor: int) -> None:
+    def readable() -> list[str]:
         names = [path.name for path in folders.cdi.iterdir()]
-        seen.append([name for name in names if name.endswith((".json", ".yaml"))])
-        fsync(descriptor)
+        return [name for name in names if name.endswith((".json", ".yaml"))]
 
-    monkeypatch.setattr(os, "fsync", look)
+    monkeypatch.setattr(os, "fsync", lambda _descriptor: seen.append(readable()))
     store.write_cdi(CLAIM_UID, CDI)
-    assert seen[0] == []  # what is being written ends in .tmp, hidden or not
-    assert seen[1] == [f"audio.liken.sh-{CLAIM_UID}.json"]
+    assert seen == [[]]  # what is being written ends in .tmp, hidden or not
+    assert readable() == [f"audio.liken.sh-{CLAIM_UID}.json"]
 
 
 def test_a_full_disk_leaves_the_old_record_and_no_rubbish(
@@ -255,6 +253,13 @@ def test_a_reservation_costs_no_fsync_and_a_record_two(
     assert len(synced) == 0
     store.save(claim_record())
     assert len(synced) == 2  # the file and its folder
+
+
+def test_a_cdi_file_s_content_is_synced(folders: Folders, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[int] = []
+    monkeypatch.setattr(os, "fsync", synced.append)
+    folders.store().write_cdi(CLAIM_UID, CDI)
+    assert len(synced) == 1
 
 
 def test_leftovers_are_files_without_a_record(folders: Folders) -> None:

@@ -270,5 +270,8 @@ async def test_a_claim_s_pods_are_shown_by_name(world: World) -> None:
     async with world.running() as made:
         await prepare(made, world.claim("tv", "a"))
         await made.observe(body("tv", "b", "a"))
+        async with asyncio.timeout(10):
+            while not world.graph.view().holds:
+                await asyncio.sleep(0.005)
         (hold,) = world.graph.view().holds
         assert hold.pods == ("a", "b")

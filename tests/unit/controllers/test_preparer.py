@@ -164,6 +164,7 @@ async def test_a_claim_gets_socket_cdi_file_and_checkpoint(world: World) -> None
     ref = world.allocate()
     async with world.running() as made:
         (device,) = await prepared(made, ref)
+        await until(lambda: bool(world.graph.view().holds))
     assert device.device == ANALOG
     assert device.cdi_ids == (f"audio.liken.sh/claim={CLAIM_UID}_out", METADATA_ID)
     assert world.checkpoint() == claim_record(metadata=("out",))
@@ -175,6 +176,19 @@ async def test_a_claim_gets_socket_cdi_file_and_checkpoint(world: World) -> None
     )
     assert world.graph.view().holds[0].devices == (ANALOG,)
     assert (made.prepared, made.errors) == (1, 0)
+
+
+async def test_calls_that_never_pause_are_shown_all_the_same(world: World) -> None:
+    first, second = world.allocate(), world.allocate(result(HDMI), name="tv", uid="tv-uid")
+    async with world.running() as made:
+        await prepared(made, first)
+        asked = 0
+        async with asyncio.timeout(DEADLINE):
+            while not world.graph.view().holds:
+                await prepared(made, second)
+                await made.unprepare([second])
+                asked += 1
+    assert asked > 1  # they were not waited for, and it was shown while they went on
 
 
 async def test_a_second_prepare_gives_the_same_answer_and_asks_nobody(world: World) -> None:
@@ -244,10 +258,11 @@ async def test_unprepare_leaves_nothing_and_asks_the_api_server_nothing(world: W
     ref = world.allocate()
     async with world.running() as made:
         await prepared(made, ref)
+        await until(lambda: bool(world.graph.view().holds))
         reads = world.reads()
         assert await made.unprepare([ref]) == {CLAIM_UID: None}
         assert world.reads() == reads
-        assert world.graph.view().holds == ()
+        await until(lambda: world.graph.view().holds == ())
     assert world.files() == []
     assert world.sockets.live == {}
 
@@ -267,6 +282,7 @@ async def test_another_agent_unprepares_what_one_prepared(world: World) -> None:
     ref = world.allocate()
     async with world.running() as one, world.running() as other:
         await prepared(one, ref)
+        await until(lambda: bool(world.graph.view().holds))
         assert await other.unprepare([ref]) == {CLAIM_UID: None}
         await until(lambda: world.graph.view().holds == ())
         assert await prepared(one, ref)
@@ -402,6 +418,7 @@ async def test_admin_access_works_while_the_device_is_held_and_counts_for_nothin
     async with world.running() as made:
         await prepared(made, first)
         assert await prepared(made, admin)
+        await until(lambda: len(world.graph.view().holds) == 2)
         holds = {hold.uid: hold.is_admin for hold in world.graph.view().holds}
         assert holds == {CLAIM_UID: False, "admin-uid": True}
 
@@ -726,6 +743,7 @@ async def test_two_namespaces_claims_have_one_shared_device_each_with_its_share(
         answers = [(await prepared(made, ref))[0] for ref in refs]
         assert [each.share_id for each in answers] == ["share-media", "share-kiosk"]
         assert {each.device for each in answers} == {ANALOG}
+        await until(lambda: len(world.graph.view().holds) == 2)
         holds = world.graph.view().holds
         assert [hold.namespace for hold in holds] == ["kiosk", "media"]
         await made.unprepare(refs[:1])
