@@ -258,8 +258,8 @@ class FakeHardware:
     def _change(self, target: Node, **changes: Any) -> None:
         if self.is_deaf:
             return
+        view = self._graph.view()
         nodes = [
-            replace(one, **changes) if one.serial == target.serial else one
-            for one in self._graph.view().nodes
+            replace(one, **changes) if one.serial == target.serial else one for one in view.nodes
         ]
-        self._graph.replace(Source.PIPEWIRE, PipeWireSnapshot(tuple(nodes)))
+        self._graph.replace(Source.PIPEWIRE, PipeWireSnapshot(tuple(nodes), view.bluetooth))

@@ -5,171 +5,29 @@ is a node of its own, so that tests share the cluster and nothing else.
 """
 
 import asyncio
-import json
 import re
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from liken_audio.api import NODE_LABEL, SINKS, SOURCES, Json, NotFound
-from liken_audio.controllers.events import EventRecorder
-from liken_audio.controllers.orphans import OrphanReporter
-from liken_audio.controllers.orphans import Partners as OrphanPartners
-from liken_audio.controllers.reconciler import Partners, Reconciler
-from liken_audio.graph.device_graph import DeviceGraph
+from liken_audio.api import NODE_LABEL, Json
 from liken_audio.graph.model import (
-    Card,
+    CardNumber,
     CardsSnapshot,
     ClaimHold,
     ClaimsSnapshot,
     ControlType,
     DeviceName,
-    Node,
     NodeId,
     NodeSerial,
-    PipeWireSnapshot,
     Source,
 )
-from liken_audio.kubernetes.client import KubernetesClient
-from liken_audio.kubernetes.informer import Informer
-from liken_audio.resources.v1alpha1 import node_label
-from tests.builders import card, control, hdmi_pcm, node, pcm
-from tests.fakes import FakeHardware
+from tests.builders import card, control, hdmi_pcm, pcm
 from tests.harness.cluster import Cluster
 from tests.harness.processes import HarnessError
+from tests.harness.resource_lab import DEADLINE, QUIET, Lab, condition, is_applied, lab
 
 CRDS = Path(__file__).parents[2] / "manifests" / "crds"
-DEADLINE = 45.0
-QUIET = 1.0
-"""How long to watch that nothing more comes: four times what the reconciler waits at most."""
-
-
-@dataclass
-class Lab:
-    """One node's reconciler on the cluster."""
-
-    name: str
-    cluster: Cluster
-    graph: DeviceGraph
-    hardware: FakeHardware
-    reconciler: Reconciler
-    client: KubernetesClient
-
-    @property
-    def analog(self) -> str:
-        return f"{self.name}-pci-0000-00-1f-3-alc257-analog"
-
-    @property
-    def hdmi(self) -> str:
-        return f"{self.name}-pci-0000-00-1f-3-hdmi-0"
-
-    async def kubectl(self, *arguments: str, body: Json | None = None) -> str:
-        text = None if body is None else json.dumps(body)
-        return await asyncio.to_thread(self.cluster.kubectl, *arguments, body=text)
-
-    async def sink(self, name: str = "") -> Json:
-        return await self.client.get(SINKS, name or self.analog)
-
-    async def eventually(self, is_so: Callable[[Json], bool], name: str = "") -> Json:
-        """The sink as soon as it is as wanted."""
-        try:
-            async with asyncio.timeout(DEADLINE):
-                while True:
-                    found = await self._look(name or self.analog)
-                    if found is not None and "status" in found and is_so(found):
-                        return found
-                    await asyncio.sleep(0.02)
-        except TimeoutError:
-            raise AssertionError(f"not within {DEADLINE} s: {found}") from None
-
-    async def _look(self, name: str) -> Json | None:
-        try:
-            return await self.sink(name)
-        except NotFound:
-            return None
-
-    async def settled(self) -> Json:
-        """The sink when it is there and nothing more is written."""
-        await self.eventually(lambda sink: bool(sink.get("status")))
-        await asyncio.sleep(QUIET)
-        return await self.sink()
-
-    def sounds(self, *nodes: Node) -> None:
-        self.graph.replace(Source.PIPEWIRE, PipeWireSnapshot(nodes))
-
-    def playing(self, name: str = "", **changes: Any) -> Node:
-        fields: dict[str, Any] = {"state": "running", "volumes": (1.0, 1.0)}
-        return node(name or self.analog, **(fields | changes))
-
-    def manifest(self, name: str = "", **spec: Any) -> Json:
-        return {
-            "apiVersion": "audio.liken.sh/v1alpha1",
-            "kind": "Sink",
-            "metadata": {"name": name or self.analog},
-            "spec": spec,
-        }
-
-
-@asynccontextmanager
-async def lab(cluster: Cluster, name: str, *cards: Card) -> AsyncIterator[Lab]:
-    graph = DeviceGraph([Source.VIRTUAL, Source.PIPEWIRE])
-    hardware = FakeHardware(graph)
-    async with KubernetesClient.from_kubeconfig(cluster.kubeconfig) as client:
-        label = f"{NODE_LABEL}={node_label(name)}"
-        sinks = Informer(client, SINKS, label_selector=label)
-        sources = Informer(client, SOURCES, label_selector=label)
-        events = EventRecorder(client, name, lambda: datetime.now(UTC))
-        partners = Partners(
-            client=client,
-            sinks=sinks,
-            sources=sources,
-            audio=hardware,
-            mixer=hardware,
-            events=events,
-        )
-        reconciler = Reconciler(graph, name, partners, lambda: datetime.now(UTC))
-        orphans = {
-            kind: Informer(client, kind, label_selector=f"!{NODE_LABEL}")
-            for kind in (SINKS, SOURCES)
-        }
-        orphan_partners = OrphanPartners(
-            client=client, caches=orphans, events=events, wall=lambda: datetime.now(UTC)
-        )
-        made = Lab(name, cluster, graph, hardware, reconciler, client)
-        graph.replace(Source.VIRTUAL, CardsSnapshot(cards or (card(pcm()),)))
-        made.sounds(made.playing())
-        async with asyncio.TaskGroup() as tasks:
-            reporter = OrphanReporter(graph, name, orphan_partners)
-            loops = (sinks, sources, *orphans.values(), events, reconciler, reporter)
-            running = [tasks.create_task(one.run()) for one in loops]
-            try:
-                yield made
-            finally:
-                for task in running:
-                    task.cancel()
-
-
-def condition(sink: Json, kind: str) -> tuple[str, str]:
-    for one in sink.get("status", {}).get("conditions", ()):
-        if one["type"] == kind:
-            return one["status"], one["reason"]
-    return "", ""
-
-
-def is_applied(**observed: Any) -> Callable[[Json], bool]:
-    """Whether status shows these values, and that they hold."""
-
-    def check(sink: Json) -> bool:
-        shown = sink.get("status", {}).get("observed", {})
-        holds = condition(sink, "Applied")[0] == "True"
-        return holds and all(shown.get(key) == value for key, value in observed.items())
-
-    return check
 
 
 def owned(sink: Json, manager: str = "audio.liken.sh") -> set[str]:
@@ -208,6 +66,38 @@ async def test_the_table_shows_what_a_person_looks_for(cluster: Cluster) -> None
     ]
     assert re.split(r" {2,}", wide[2])[9:] == ["LG ULTRAWIDE", "Ready"]
     assert plain[1].split()[:4] == [here.analog, "table", "analog", "100"]
+
+
+async def test_the_table_of_forty_outputs_has_every_column_filled_and_in_line(
+    cluster: Cluster,
+) -> None:
+    cards = [
+        card(
+            *(pcm(device=device, id=f"Output {device}") for device in range(4)),
+            number=CardNumber(number),
+            path=f"0000:00:{number + 1:02x}.0",
+        )
+        for number in range(10)
+    ]
+    async with lab(cluster, "forty", *cards) as here:
+        names = [
+            f"forty-pci-0000-00-{number + 1:02x}-0-output-{device}"
+            for number in range(10)
+            for device in range(4)
+        ]
+        nodes = [
+            here.playing(name, id=NodeId(50 + place), serial=NodeSerial(50 + place))
+            for place, name in enumerate(names)
+        ]
+        here.sounds(*nodes)
+        for name in names:
+            await here.eventually(lambda sink: condition(sink, "Ready")[0] == "True", name)
+        table = await here.kubectl("get", "sinks", f"--selector={NODE_LABEL}=forty")
+    head, *lines = table.splitlines()
+    assert [line.split()[0] for line in lines] == sorted(names)
+    for line in lines:
+        assert line.split()[1:7] == ["forty", "analog", "100", "false", "True", "True"]
+        assert line[head.index("READY") :].startswith("True")
 
 
 async def test_the_agent_owns_status_and_its_label_and_nothing_of_spec(cluster: Cluster) -> None:
