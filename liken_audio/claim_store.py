@@ -21,7 +21,7 @@ import os
 import shutil
 import struct
 import threading
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 from pathlib import Path
@@ -133,17 +133,32 @@ class ClaimStore:
         `is_durable` false leaves out the two fsyncs: other processes see it, a power cut may lose
         it. That is right for a reservation, which a power cut ends anyway.
         """
-        text = json.dumps(encode(record), ensure_ascii=False, separators=(",", ":"))
-        path = self._claims / f"{_checked(record.ref.uid)}.json"
         durability = _Durability.NAME if is_durable else _Durability.NONE
-        _write_whole(path, text, mode=0o600, durability=durability)
+        path = self._checkpoint(record.ref.uid)
+        _write_whole(path, _text(record), mode=0o600, durability=durability)
         self._forget(record.ref.uid)
+
+    def stage(self, record: ClaimRecord) -> Callable[[], None]:
+        """Write a checkpoint beside its place, synced; what is returned puts it there, in any thread.
+
+        What is never put there goes with the claim, or is written over.
+        """
+        path = self._checkpoint(record.ref.uid)
+        _write_beside(path, _text(record), mode=0o600, is_synced=True)
+
+        def commit() -> None:
+            _put(path, is_synced=True)
+            self._forget(record.ref.uid)
+
+        return commit
 
     def remove(self, uid: str) -> None:
         """Forget a claim, and what was set aside of it; fine if unknown."""
         if not is_claim_uid(uid):
             return
-        is_there = _unlink(self._claims / f"{uid}.json")
+        path = self._checkpoint(uid)
+        is_there = _unlink(path)
+        _unlink(_temporary(path))
         _unlink(self._claims / f"{uid}.broken")
         self._forget(uid)
         if is_there:
@@ -214,7 +229,7 @@ class ClaimStore:
 
     def sweep(self, uid: str) -> None:
         """Remove the temporary files of a claim, and its CDI files when it has no checkpoint."""
-        checkpoint, cdi = self._claims / f"{_checked(uid)}.json", self._cdi_path(uid)
+        checkpoint, cdi = self._checkpoint(uid), self._cdi_path(uid)
         _unlink(_temporary(checkpoint))
         _unlink(_temporary(cdi))
         for path in self._cdi.glob(f".{_METADATA_PREFIX}{uid}_*.tmp"):
@@ -300,6 +315,9 @@ class ClaimStore:
             path.replace(aside)
         self._forget(path.stem)
 
+    def _checkpoint(self, uid: str) -> Path:
+        return self._claims / f"{_checked(uid)}.json"
+
     def _cdi_path(self, uid: str) -> Path:
         return self._cdi / f"{DRIVER}-{uid}.json"
 
@@ -325,21 +343,39 @@ def _temporary(path: Path) -> Path:
     return path.with_name(f".{path.name}.tmp")
 
 
+def _text(record: ClaimRecord) -> str:
+    return json.dumps(encode(record), ensure_ascii=False, separators=(",", ":"))
+
+
 def _write_whole(path: Path, text: str, *, mode: int, durability: _Durability) -> None:
     """Replace a file so that a reader, or a power cut, sees the old one or the new one whole."""
+    _write_beside(path, text, mode=mode, is_synced=durability is not _Durability.NONE)
+    _put(path, is_synced=durability is _Durability.NAME)
+
+
+def _write_beside(path: Path, text: str, *, mode: int, is_synced: bool) -> None:
     temporary = _temporary(path)
     try:
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
             file.write(text)
             file.flush()
-            if durability is not _Durability.NONE:
+            if is_synced:
                 os.fsync(file.fileno())
+    except OSError:
+        _unlink(temporary)
+        raise
+
+
+def _put(path: Path, *, is_synced: bool) -> None:
+    """Put what was written beside a path in its place."""
+    temporary = _temporary(path)
+    try:
         temporary.replace(path)
     except OSError:
         _unlink(temporary)
         raise
-    if durability is _Durability.NAME:
+    if is_synced:
         _sync_folder(path.parent)
 
 

@@ -299,42 +299,54 @@ class Preparer:
         try:
             if known and known.devices != record.devices:
                 await self._sockets.close(uid)
-            files = in_thread(self._write_files, record, self._metadata(record))
-            written = await _both(files, self._reach.open(record))
             completed = replace(record, state=ClaimState.COMPLETED)
-            return await self._save(completed, written, is_changed=True)
+            staging = in_thread(self._stage, completed, self._metadata(completed))
+            whole, commit = await _both(staging, self._reach.open(completed))
+            await in_thread(commit)
         except BaseException:
             if known and known.state is ClaimState.COMPLETED:
                 await in_thread(self._store.save, known)  # of an earlier boot: still worth knowing
             else:
                 await self._undo(uid)
             raise
+        self.noted(whole)
+        return whole
 
     async def _write(self, record: ClaimRecord, *, is_changed: bool) -> ClaimRecord:
         """Write the CDI files, then the checkpoint that says so; return what it says."""
-        written = await in_thread(self._write_files, record, self._metadata(record))
-        return await self._save(record, written, is_changed=is_changed)
+        files = self._metadata(record)
+
+        def write() -> ClaimRecord:
+            whole = self._write_files(record, files)
+            if is_changed or whole != record:
+                self._store.save(whole)
+            return whole
+
+        whole = await in_thread(write)
+        self.noted(whole)
+        return whole
 
     def _metadata(self, record: ClaimRecord) -> Sequence[MetadataFile]:
         return metadata.files(record, self._current())
 
-    def _write_files(self, record: ClaimRecord, files: Sequence[MetadataFile]) -> set[str]:
-        """Write the CDI file and the requests' metadata; return the requests that have theirs."""
+    def _stage(
+        self, record: ClaimRecord, files: Sequence[MetadataFile]
+    ) -> tuple[ClaimRecord, Callable[[], None]]:
+        """Write the CDI files, and the checkpoint as far as the call to make it count."""
+        whole = self._write_files(record, files)
+        return whole, self._store.stage(whole)
+
+    def _write_files(self, record: ClaimRecord, files: Sequence[MetadataFile]) -> ClaimRecord:
+        """Write the CDI file and the requests' metadata; return the record that names the latter."""
         spec = cdi.spec(record, self._place.claims_dir)
         if spec is not None:
             self._store.write_cdi(record.ref.uid, spec)
-        return {file.request for file in files if self._is_written(record, file)}
-
-    async def _save(
-        self, record: ClaimRecord, written: set[str], *, is_changed: bool
-    ) -> ClaimRecord:
+        had = {
+            *(file.request for file in files if self._is_written(record, file)),
+            *record.metadata,
+        }
         requests = dict.fromkeys(device.request_name for device in record.devices)
-        had = {*written, *record.metadata}
-        whole = replace(record, metadata=tuple(name for name in requests if name in had))
-        if is_changed or whole != record:
-            await in_thread(self._store.save, whole)
-        self.noted(whole)
-        return whole
+        return replace(record, metadata=tuple(name for name in requests if name in had))
 
     def _is_written(self, record: ClaimRecord, file: MetadataFile) -> bool:
         """Write a request's metadata; a claim works without it, so a failure is only logged."""

@@ -255,6 +255,33 @@ def test_a_reservation_costs_no_fsync_and_a_record_two(
     assert len(synced) == 2  # the file and its folder
 
 
+def test_what_is_staged_counts_from_its_commit_on(folders: Folders) -> None:
+    store = folders.store()
+    store.save(claim_record(state=ClaimState.STARTED))
+    commit = store.stage(claim_record())
+    assert store.load(CLAIM_UID) == claim_record(state=ClaimState.STARTED)
+    assert store.leftovers() == set()
+    commit()
+    assert store.load(CLAIM_UID) == claim_record()
+    assert [path.name for path in folders.claims.iterdir()] == [f"{CLAIM_UID}.json"]
+
+
+def test_what_was_staged_and_never_put_there_goes_with_the_claim(folders: Folders) -> None:
+    store = folders.store()
+    store.save(claim_record(state=ClaimState.STARTED))
+    store.stage(claim_record())
+    store.remove(CLAIM_UID)
+    assert list(folders.claims.iterdir()) == []
+
+
+def test_a_commit_without_what_was_staged_is_an_error(folders: Folders) -> None:
+    store = folders.store()
+    commit = store.stage(claim_record())
+    store.remove(CLAIM_UID)
+    with pytest.raises(FileNotFoundError):
+        commit()
+
+
 def test_a_cdi_file_s_content_is_synced(folders: Folders, monkeypatch: pytest.MonkeyPatch) -> None:
     synced: list[int] = []
     monkeypatch.setattr(os, "fsync", synced.append)
