@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from liken_audio.api import NODE_LABEL, RESOURCE_CLAIMS, SINKS, SOURCES, Rejected
+from liken_audio.kubernetes.client import KubernetesClient
 from tests.harness.cluster import Cluster, Json
 from tests.harness.kubelet_role import KubeletRole
 from tests.harness.node import DRIVER, TREE, Node, fresh_node
@@ -29,13 +31,17 @@ def rights(cluster: Cluster) -> Iterator[Cluster]:
     agent = [f"--as=system:serviceaccount:{ACCOUNT}:{ACCOUNT}"]
 
     def in_force() -> Json | None:
-        try:
-            cluster.kubectl("create", "-f", "-", "--dry-run=server", *agent, body=slice_of("any"))
-        except HarnessError as error:
-            return {"refused": True} if "names no node" in str(error) else None
-        return None
+        return {} if all(is_refused(body) for body in unbound) else None
 
-    cluster.wait_for("the policy in force", in_force)
+    def is_refused(body: str) -> bool:
+        try:
+            cluster.kubectl("create", "-f", "-", "--dry-run=server", *agent, body=body)
+        except HarnessError as error:
+            return "names no node" in str(error)
+        return False
+
+    unbound = (slice_of("any"), json.dumps(sink_of("any")), json.dumps(event_of()))
+    cluster.wait_for("the policies in force", in_force)
     yield cluster
     cluster.kubectl("delete", "-k", where, "--wait=false")
 
@@ -52,6 +58,28 @@ def slice_of(node: str, name: str = "", driver: str = DRIVER, **spec: Any) -> st
         },
     }
     return json.dumps(body)
+
+
+def sink_of(node: str, name: str = "", **parts: Any) -> Json:
+    """A Sink with the node's label."""
+    metadata = {"name": name or f"{node}-pci-of-a-test", "labels": {NODE_LABEL: node}}
+    return {"apiVersion": "audio.liken.sh/v1alpha1", "kind": "Sink", "metadata": metadata, **parts}
+
+
+def event_of(controller: str = DRIVER, namespace: str = "default") -> Json:
+    """An Event about a Sink, as the agent writes them."""
+    return {
+        "apiVersion": "events.k8s.io/v1",
+        "kind": "Event",
+        "metadata": {"name": f"event-{uuid.uuid4().hex[:8]}", "namespace": namespace},
+        "eventTime": "2026-01-01T00:00:00.000000Z",
+        "reportingController": controller,
+        "reportingInstance": "of-a-test",
+        "action": "Observe",
+        "reason": "Tested",
+        "type": "Normal",
+        "regarding": {"apiVersion": "audio.liken.sh/v1alpha1", "kind": "Sink", "name": "any"},
+    }
 
 
 @pytest.fixture
@@ -147,6 +175,131 @@ async def test_an_agent_writes_slices_of_its_own_node_and_driver_alone(
         agent.kubectl("delete", "resourceslice", name)
     node.cluster.kubectl("delete", "resourceslice", name)
     agent.kubectl("create", "-f", "-", "--dry-run=server", body=slice_of(node.name))
+
+
+@pytest.fixture
+def other_nodes(node: Node) -> Iterator[str]:
+    """Another node, whose agent made two Sinks: one is the node's, one moves with its USB card."""
+    other = f"other-{node.name}"
+    names = [f"{other}-pci-0000-00-1f-3-hdmi-0", f"usb-1234-5678-{node.name}-usb-audio"]
+    node.cluster.apply(*[sink_of(other, name) for name in names])
+    yield other
+    node.cluster.kubectl("delete", "sinks", *names)
+
+
+async def test_an_agent_writes_sinks_of_its_own_node_alone(
+    node: Node, workspace: Path, other_nodes: str
+) -> None:
+    agent = Cluster(workspace / "kubeconfig")
+    theirs, moving = (
+        f"{other_nodes}-pci-0000-00-1f-3-hdmi-0",
+        f"usb-1234-5678-{node.name}-usb-audio",
+    )
+    mine = node.devices()[0]["name"]
+    kind = "sink" if not mine.endswith("-capture") else "source"
+    ours = json.dumps({"metadata": {"labels": {NODE_LABEL: node.name}}})
+
+    def refused(message: str, *arguments: str, body: str | None = None) -> None:
+        with pytest.raises(HarnessError, match=message):
+            agent.kubectl(*arguments, body=body)
+
+    create = ("create", "-f", "-")
+    refused("of that node alone", *create, body=json.dumps(sink_of(other_nodes)))
+    unlabelled = sink_of(node.name)
+    del unlabelled["metadata"]["labels"]
+    refused("of that node alone", *create, body=json.dumps(unlabelled))
+    loud = sink_of(node.name, spec={"volume": 100})
+    refused("may not change the spec", *create, body=json.dumps(loud))
+    refused("of that node alone", "patch", "sink", theirs, "--type=merge", "-p", ours)
+    refused("of that node alone", "delete", "sink", theirs)
+    resource = SINKS if kind == "sink" else SOURCES
+    body = {"apiVersion": SINKS.api_version, "status": {"node": other_nodes}}
+    async with KubernetesClient.from_kubeconfig(str(workspace / "kubeconfig")) as client:
+        for which, name, message in (
+            (SINKS, theirs, "of that node alone"),
+            (resource, mine, "is on that node alone"),
+        ):
+            named = body | {"kind": which.kind, "metadata": {"name": name}}
+            with pytest.raises(Rejected, match=message):
+                await client.apply(which, named, subresource="status")
+    spec = ["--type=merge", "-p", '{"spec": {"mute": true}}']
+    refused("may not change the spec", "patch", kind, mine, *spec)
+    node.cluster.kubectl("patch", kind, mine, *spec)
+    refused("nor delete one that has a spec", "delete", kind, mine)
+    refused("orbidden", "replace", "-f", "-", body=json.dumps(agent.get("sink", theirs)))
+    agent.kubectl("patch", "sink", moving, "--type=merge", "-p", ours, "--dry-run=server")
+
+
+async def test_an_agent_writes_the_status_of_its_own_nodes_claims_and_its_own_entries_alone(
+    node: Node, workspace: Path, namespace: Namespace
+) -> None:
+    claim = namespace.allocate(HDMI).name
+    unallocated = namespace.make_claim(
+        {"name": "main", "exactly": {"deviceClassName": "audio-sink"}}
+    )
+
+    def body(status: Json, name: str = claim) -> Json:
+        metadata = {"name": name, "namespace": namespace.name}
+        head = {"apiVersion": RESOURCE_CLAIMS.api_version, "kind": RESOURCE_CLAIMS.kind}
+        return head | {"metadata": metadata, "status": status}
+
+    pod = {"resource": "pods", "name": "theirs", "uid": str(uuid.uuid4())}
+    foreign = {"driver": "gpu.example.com", "pool": node.name, "device": "gpu-0"}
+    entry = {"driver": DRIVER, "pool": node.name, "device": namespace.device(HDMI)}
+    async with KubernetesClient.from_kubeconfig(str(workspace / "kubeconfig")) as client:
+        for refused in (
+            body({"reservedFor": [pod]}),
+            body({"devices": [foreign]}),
+            body({"reservedFor": [pod]}, unallocated.name),
+        ):
+            with pytest.raises(Rejected, match=r"alone|orbidden|not authorized"):
+                await client.apply(RESOURCE_CLAIMS, refused, subresource="status")
+        await client.apply(RESOURCE_CLAIMS, body({"devices": [entry]}), subresource="status")
+
+
+def test_an_agent_writes_its_own_events_alone(node: Node, workspace: Path) -> None:
+    agent = Cluster(workspace / "kubeconfig")
+    for body, message in (
+        (event_of("kubelet"), "its own Events alone"),
+        (event_of(namespace=ACCOUNT), "orbidden"),
+    ):
+        with pytest.raises(HarnessError, match=message):
+            agent.kubectl("create", "-f", "-", body=json.dumps(body))
+    agent.kubectl("create", "-f", "-", "--dry-run=server", body=json.dumps(event_of()))
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        "get secrets",
+        "get configmaps",
+        "list pods",
+        "create pods",
+        "list nodes",
+        "patch nodes",
+        "update resourceslices/status",
+        "deletecollection resourceslices",
+        "create resourceclaims",
+        "delete resourceclaims",
+        "patch resourceclaims",
+        "update resourceclaims/status",
+        "patch resourceclaims/binding",
+        "create deviceclasses",
+        "update sinks",
+        "deletecollection sinks",
+        "update sinks/status",
+        "create serviceaccounts/token",
+        "impersonate users",
+        "delete events",
+    ],
+)
+def test_the_account_may_not(rights: Cluster, asked: str) -> None:
+    verb, resource = asked.split()
+    resource, _, subresource = resource.partition("/")
+    part = [f"--subresource={subresource}"] if subresource else []
+    account = f"--as=system:serviceaccount:{ACCOUNT}:{ACCOUNT}"
+    with pytest.raises(HarnessError, match=r"can-i.*: *$"):
+        rights.kubectl("auth", "can-i", verb, resource, *part, account, "--all-namespaces", "-q")
 
 
 def test_an_agent_that_is_told_the_wrong_node_says_so_and_lives(node: Node) -> None:

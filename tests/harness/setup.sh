@@ -10,10 +10,11 @@
 #   kubectl   kubectl 1.34 or newer
 #   cluster   kubectl and a real Kubernetes control plane, compiled once from Go modules
 #   node      what a real node has beside its kubelet: containerd, compiled once, runc and CNI plugins
+#   image     the image as an archive, with buildah; what it stands on is made by debootstrap
 #
 # COMMAND gets the virtual environment and kubectl first on its PATH, the control plane's program in
-# LIKEN_AUDIO_CONTROL_PLANE, and the folder of the node's in LIKEN_AUDIO_NODE_PROGRAMS. Without a
-# COMMAND these are printed, to be read by `eval`.
+# LIKEN_AUDIO_CONTROL_PLANE, the folder of the node's in LIKEN_AUDIO_NODE_PROGRAMS, and the image in
+# LIKEN_AUDIO_IMAGE. Without a COMMAND these are printed, to be read by `eval`.
 #
 # What is made is kept in ${LIKEN_AUDIO_CACHE:-${XDG_CACHE_HOME:-~/.cache}/liken-audio}, each part under
 # a hash of what it is made from, so that a stale one is never used. Two runs may go side by side.
@@ -382,6 +383,49 @@ use_node() {
     ready "containerd $(sed -nE 's#.*containerd/v2 v([0-9.]+) .*#\1#p' "$harness/nodelab/go.mod"), runc $(dpkg-query -W -f '${Version}' runc)"
 }
 
+# --- the image -----------------------------------------------------------------------------------------------
+
+image_packages=(buildah debootstrap)
+
+has_image_packages() {
+    local package
+    command -v dpkg-query >/dev/null || return 1
+    for package in "${image_packages[@]}"; do
+        is_installed "$package" || return 1
+    done
+}
+
+# No registry is asked: a test's image is made of Debian's packages, and so is what it stands on.
+build_image() {
+    local archive=$1 log
+    if [ ! -e "$archive" ]; then
+        need_megabytes "$cache" 3000 'the image'
+        log=$(mktemp -p "$scratch")
+        long 'building the image' "$log" built env LIKEN_AUDIO_CACHE="$cache" \
+            "$tree/image/build.sh" --base debootstrap --archive "$archive.new" || explain 'building the image' "$log"
+        mv -T "$archive.new" "$archive"
+    fi
+    touch "$archive"
+    # Each edit of the agent makes another one.
+    ls -t "$cache"/image-*.tar | tail -n +4 | xargs -r rm -f
+}
+
+built() { grep -E '^  […✓]' "$1" | tail -n 1 | sed 's/^  […✓] */, /'; }
+
+use_image() {
+    local archive
+    has_image_packages || apt_alone 'what builds an image' "${image_packages[@]}"
+    archive=$cache/image-$({
+        uname -m
+        cd "$tree"
+        cat Containerfile .containerignore image/* pyproject.toml requirements.lock manifests/wireplumber/*
+        find liken_audio -type f ! -path '*/__pycache__/*' -print0 | sort -z | xargs -0 sha256sum
+    } | key_of).tar
+    alone "$cache/image.lock" build_image "$archive"
+    export LIKEN_AUDIO_IMAGE=$archive
+    ready "the image, $(($(stat -c %s "$archive") / 1000000)) MB"
+}
+
 # ---------------------------------------------------------------------------------------------------------------
 
 apt_alone() { alone "$cache/apt.lock" install_packages "$@"; }
@@ -398,7 +442,8 @@ make_part() {
         use_control_plane
         ;;
     node) use_node ;;
-    *) fail "no part $1: there are root, python, dev, sound, kubectl, cluster and node" ;;
+    image) use_image ;;
+    *) fail "no part $1: there are root, python, dev, sound, kubectl, cluster, node and image" ;;
     esac
 }
 
@@ -407,7 +452,7 @@ while [ $# -gt 0 ] && [ "$1" != -- ]; do
     parts+=("$1")
     shift
 done
-[ ${#parts[@]} -gt 0 ] || fail 'name the parts: root, python, dev, sound, kubectl, cluster, node'
+[ ${#parts[@]} -gt 0 ] || fail 'name the parts: root, python, dev, sound, kubectl, cluster, node, image'
 for part in "${parts[@]}"; do [ "$part" != root ] || make_part root; done
 mkdir -p "$cache" 2>/dev/null && [ -w "$cache" ] || fail "can't write $cache: name another folder with LIKEN_AUDIO_CACHE=…"
 cache=$(cd "$cache" && pwd)
@@ -425,7 +470,7 @@ scratch=
 if [ $# -eq 0 ]; then
     printf 'export PATH=%q\n' "$PATH"
     printf 'export PYTHONPYCACHEPREFIX=%q; unset PYTHONDONTWRITEBYTECODE\n' "$PYTHONPYCACHEPREFIX"
-    for variable in LIKEN_AUDIO_CONTROL_PLANE LIKEN_AUDIO_NODE_PROGRAMS; do
+    for variable in LIKEN_AUDIO_CONTROL_PLANE LIKEN_AUDIO_NODE_PROGRAMS LIKEN_AUDIO_IMAGE; do
         [ -z "${!variable:-}" ] || printf 'export %s=%q\n' "$variable" "${!variable}"
     done
 else
