@@ -79,6 +79,19 @@ def test_the_api_server_takes_every_object_of_an_overlay_and_knows_every_field(
     assert "daemonset.apps/liken-audio serverside-applied" in said
 
 
+def test_the_example_of_an_overlay_of_ones_own_changes_what_it_says(namespaced: Cluster) -> None:
+    where = str(MANIFESTS / "examples" / "overlay")
+    flags = ["--dry-run=server", "--validate=strict", "--server-side", "--force-conflicts"]
+    namespaced.kubectl("apply", "-k", where, *flags)
+    objects = list(yaml.safe_load_all(namespaced.kubectl("kustomize", where)))
+    spec = pod(objects)
+    assert [each["name"] for each in spec["initContainers"]] == SIDECARS
+    assert {each["image"] for each in containers(objects)} == {
+        f"images.example.org/liken-audio:{liken_audio.__version__}"
+    }
+    assert {"nodeSelector", "tolerations", "priorityClassName"} <= spec.keys()
+
+
 def test_the_containers_start_in_their_order_and_the_daemons_stay(overlay: list[Json]) -> None:
     spec = pod(overlay)
     assert [each["name"] for each in spec["initContainers"]] == SIDECARS
