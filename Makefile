@@ -18,7 +18,7 @@ demo: ## a pod's claim plays a tone, on a real control plane (KEEP=1 stays up; D
 
 .PHONY: test
 test: ## all checks and all tests: what CI runs
-	@$(setup) root dev sound cluster -- $(inner) _lint _test
+	@$(setup) root dev sound cluster image -- $(inner) _lint _test
 
 .PHONY: check
 check: ## the quick ones, to run before each commit: formats, lint, types, layers, unit tests
@@ -43,6 +43,10 @@ cluster: ## the whole agent with a real control plane
 .PHONY: test-node
 test-node: ## the image and the manifests on a real kubelet and container runtime
 	@$(setup) root dev sound cluster node -- env LIKEN_AUDIO_REQUIRE=1 $(pytest) tests/node $(ARGS)
+
+.PHONY: test-image
+test-image: ## what is in the image, and its daemons as the manifests start them
+	@$(setup) root dev sound image -- env LIKEN_AUDIO_REQUIRE=1 $(pytest) tests/image $(ARGS)
 
 .PHONY: bench
 bench: ## the figures of docs/limits.md, each against its bound
@@ -88,4 +92,4 @@ _unit:
 	$(pytest) tests/unit --numprocesses 2 $(ARGS)
 
 _test:
-	LIKEN_AUDIO_REQUIRE=1 $(pytest) tests/unit tests/integration tests/cluster $(ARGS)
+	LIKEN_AUDIO_REQUIRE=1 $(pytest) tests/unit tests/integration tests/cluster tests/image $(ARGS)
