@@ -79,6 +79,34 @@ def test_the_api_server_takes_every_object_of_an_overlay_and_knows_every_field(
     assert "daemonset.apps/liken-audio serverside-applied" in said
 
 
+@pytest.mark.parametrize("name", ["talos", "other-paths"])
+def test_an_example_with_other_paths_has_them_inside_outside_and_in_the_agents_settings(
+    namespaced: Cluster, name: str
+) -> None:
+    where = str(MANIFESTS / "examples" / name)
+    flags = ["--dry-run=server", "--validate=strict", "--server-side", "--force-conflicts"]
+    namespaced.kubectl("apply", "-k", where, *flags)
+    objects = list(yaml.safe_load_all(namespaced.kubectl("kustomize", where)))
+    agent = named(objects, "agent")
+    variables = {each["name"]: each.get("value", "") for each in agent["env"]}
+    told = settings.from_sources({}, variables, "any")
+    outside = {
+        each["name"]: each["hostPath"]["path"]
+        for each in pod(objects)["volumes"]
+        if "hostPath" in each
+    }
+    inside = {each["name"]: each["mountPath"] for each in agent["volumeMounts"]}
+    for volume, path in (
+        ("kubelet-plugins", told.plugin_dir),
+        ("kubelet-registry", told.registry_dir),
+        ("cdi", told.cdi_dir),
+    ):
+        assert outside[volume] == inside[volume] == path
+    default = settings.Settings(node="any")
+    changed = (told.plugin_dir, told.registry_dir, told.cdi_dir)
+    assert changed != (default.plugin_dir, default.registry_dir, default.cdi_dir)
+
+
 def test_the_example_of_an_overlay_of_ones_own_changes_what_it_says(namespaced: Cluster) -> None:
     where = str(MANIFESTS / "examples" / "overlay")
     flags = ["--dry-run=server", "--validate=strict", "--server-side", "--force-conflicts"]
