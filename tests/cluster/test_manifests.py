@@ -89,7 +89,7 @@ def test_an_example_with_other_paths_has_them_inside_outside_and_in_the_agents_s
     objects = list(yaml.safe_load_all(namespaced.kubectl("kustomize", where)))
     agent = named(objects, "agent")
     variables = {each["name"]: each.get("value", "") for each in agent["env"]}
-    told = settings.from_sources({}, variables, "any")
+    told = settings.from_sources({"node": "any"}, variables, "any")
     outside = {
         each["name"]: each["hostPath"]["path"]
         for each in pod(objects)["volumes"]
