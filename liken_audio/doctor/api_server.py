@@ -29,7 +29,8 @@ NEEDED: Sequence[Right] = (
         for verb in ("get", "list", "watch", "create", "patch", "delete")
     ),
     *(Right("patch", kind, GROUP, "status") for kind in (SINKS.plural, SOURCES.plural)),
-    *(Right(verb, "events", "events.k8s.io") for verb in ("create", "update")),
+    # Where the Events about objects without a namespace are.
+    *(Right(verb, "events", "events.k8s.io", namespace="default") for verb in ("create", "update")),
     Right("get", "nodes"),
     *(
         Right(verb, RESOURCE_SLICES.plural, _DRA)
@@ -80,6 +81,7 @@ async def _is_allowed(client: KubernetesClient, right: Right) -> bool:
         "resource": right.resource,
         "subresource": right.subresource,
         "name": right.name,
+        "namespace": right.namespace,
     }
     body = {
         "apiVersion": _REVIEWS.api_version,

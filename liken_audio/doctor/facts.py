@@ -82,13 +82,16 @@ class Right:
     group: str = ""
     subresource: str = ""
     name: str = ""
+    namespace: str = ""
+    """Empty: in the whole cluster."""
 
     def __str__(self) -> str:
         """As `kubectl auth can-i` is asked."""
         group = f".{self.group}" if self.group else ""
         part = f"/{self.subresource}" if self.subresource else ""
         name = f" {self.name}" if self.name else ""
-        return f"{self.verb} {self.resource}{part}{group}{name}"
+        namespace = f" in {self.namespace}" if self.namespace else ""
+        return f"{self.verb} {self.resource}{part}{group}{name}{namespace}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,7 @@ import pytest
 
 from liken_audio.doctor import api_server
 from liken_audio.kubernetes.client import KubernetesClient
-from tests.harness.cluster import Cluster
+from tests.harness.cluster import Cluster, Json
 from tests.harness.control_plane import ControlPlane
 from tests.harness.node import TREE
 
@@ -64,35 +64,23 @@ async def test_the_rights_of_the_manifests_are_all_that_is_asked_for(
     administrator: KubernetesClient, cluster: Cluster, workspace: Path
 ) -> None:
     role = TREE / "manifests" / "rights" / "role.yaml"
-    documents = cluster.kubectl("create", "-f", str(role), "--dry-run=client", "-o", "json")
-    rules = next(each["rules"] for each in _documents(documents) if each["kind"] == "ClusterRole")
-    cluster.apply(
-        {
-            "apiVersion": "v1",
-            "kind": "ServiceAccount",
-            "metadata": {"name": "full", "namespace": "default"},
-        },
-        {
-            "apiVersion": "rbac.authorization.k8s.io/v1",
-            "kind": "ClusterRole",
-            "metadata": {"name": "doctor-full"},
-            "rules": rules,
-        },
-    )
-    cluster.kubectl(
-        "create",
-        "clusterrolebinding",
-        "doctor-full",
-        "--clusterrole=doctor-full",
-        "--serviceaccount=default:full",
-    )
+    printed = cluster.kubectl("create", "-f", str(role), "--dry-run=client", "-o", "json")
+    # Bound to an account of the test's own, by names of its own.
+    account = {"kind": "ServiceAccount", "name": "full", "namespace": "default"}
+    made = [{"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "full"}}]
+    for each in _documents(printed):
+        each["metadata"]["name"] = "doctor-full"
+        if each["kind"].endswith("Binding"):
+            each |= {"subjects": [account], "roleRef": each["roleRef"] | {"name": "doctor-full"}}
+        made.append(each)
+    cluster.apply(*made)
     try:
-        async with KubernetesClient.from_kubeconfig(
-            token_file(cluster, "full", workspace)
-        ) as client:
+        file = token_file(cluster, "full", workspace)
+        async with KubernetesClient.from_kubeconfig(file) as client:
             found = await api_server.cluster(client, NODE)
     finally:
-        cluster.kubectl("delete", "clusterrolebinding,clusterrole", "doctor-full")
+        kinds = "clusterrolebinding,clusterrole,rolebinding,role"
+        cluster.kubectl("delete", kinds, "doctor-full", "--ignore-not-found")
         cluster.kubectl("delete", "serviceaccount", "full")
     assert found.denied == ()
 
@@ -106,7 +94,7 @@ async def test_a_resource_that_is_not_served_is_named(
     assert found.not_served == ("gongs.audio.liken.sh",)
 
 
-def _documents(text: str) -> list[dict[str, object]]:
+def _documents(text: str) -> list[Json]:
     decoder, found, place = json.JSONDecoder(), [], 0
     while place < len(text.rstrip()):
         document, place = decoder.raw_decode(text, place)

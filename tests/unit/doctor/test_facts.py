@@ -11,8 +11,9 @@ from liken_audio.doctor.facts import Right
         (Right("get", "nodes"), "get nodes"),
         (Right("patch", "sinks", "audio.liken.sh", "status"), "patch sinks/status.audio.liken.sh"),
         (Right("get", "a", "b", name="c"), "get a.b c"),
+        (Right("get", "a", namespace="d"), "get a in d"),
     ],
-    ids=["core", "subresource", "name"],
+    ids=["core", "subresource", "name", "namespace"],
 )
 def test_a_right_is_named_as_kubectl_is_asked_for_it(right: Right, text: str) -> None:
     assert str(right) == text
