@@ -42,7 +42,7 @@ cluster: ## the whole agent with a real control plane
 
 .PHONY: test-node
 test-node: ## the image and the manifests on a real kubelet and container runtime
-	@$(setup) root dev sound cluster node -- env LIKEN_AUDIO_REQUIRE=1 $(pytest) tests/node $(ARGS)
+	@$(setup) root dev sound cluster node image -- env LIKEN_AUDIO_REQUIRE=1 $(pytest) tests/node $(ARGS)
 
 .PHONY: test-image
 test-image: ## what is in the image, and its daemons as the manifests start them

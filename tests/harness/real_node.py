@@ -198,7 +198,7 @@ class RealNode:
         except subprocess.TimeoutExpired:
             raise HarnessError(f"{' '.join(command)}: no end in {timeout:.0f} s") from None
         if done.returncode != 0:
-            raise HarnessError(f"{' '.join(command)}: {done.stderr.strip() or done.returncode}")
+            raise HarnessError(f"{' '.join(command)}: {done.stderr[-1000:]}{done.stdout[-2000:]}")
         return done.stdout
 
     def ctr(self, *arguments: str, timeout: float = RUN_SECONDS) -> str:
@@ -208,6 +208,15 @@ class RealNode:
     def load(self, archive: Path) -> None:
         """Load an image from an archive, as a pull would have."""
         self.ctr("images", "import", f"--snapshotter={self._snapshotter}", str(archive))
+
+    def container_pid(self, container_id: str) -> int:
+        """Process id, in the node, of a running container by the id that its status shows."""
+        name = container_id.removeprefix("containerd://")
+        for line in self.ctr("tasks", "ls").splitlines()[1:]:
+            fields = line.split()
+            if fields[0] == name and fields[2] == "RUNNING":
+                return int(fields[1])
+        raise HarnessError(f"container {name or '?'} isn't running")
 
     def processes(self, text: str) -> Sequence[int]:
         """Processes of the node whose command line holds a text, as this machine numbers them."""

@@ -9,12 +9,12 @@ import itertools
 import math
 import struct
 import wave
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from tests.harness.processes import Program, Programs, wait_until
-from tests.harness.sound_stack import SoundStack
 
 RATE_HZ = 48_000
 SILENCE_DBFS = -90.0
@@ -71,10 +71,18 @@ def play_command(frequency_hz: int, seconds: float) -> Sequence[str]:
     return ["sh", "-c", f"export LC_ALL=C; awk '{make}' | {play}"]
 
 
+class Reachable(Protocol):
+    """A PipeWire that tools can reach."""
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        """All that a tool needs to reach it."""
+
+
 class Recorder:
     """Records the monitor of one sink from `start` to `stop`."""
 
-    def __init__(self, stack: SoundStack, programs: Programs, node_name: str) -> None:
+    def __init__(self, stack: Reachable, programs: Programs, node_name: str) -> None:
         self._stack = stack
         self._programs = programs
         self._node_name = node_name
@@ -108,6 +116,12 @@ class Recorder:
         wait_until(
             self._has_samples, f"recording {self._node_name}", _START_SECONDS, [self._program]
         )
+
+    def seconds(self) -> float:
+        """How much is recorded; an error when the recorder died."""
+        if self._program is not None:
+            self._program.check()
+        return len(read_left(self._file)) / RATE_HZ
 
     def loud_seconds(self) -> float:
         """Length of the longest loud stretch so far."""
