@@ -1,6 +1,6 @@
 """`make bench`: start the real parts, measure, print the table; status 1 when a bound is broken.
 
-`python -m tests.bench [startup|status|storm|prepare|claims|idle]…` measures only what is named.
+`python -m tests.bench [startup|status|edits|storm|prepare|claims|idle|fleet]…` measures only what is named.
 """
 
 import sys
@@ -13,6 +13,7 @@ import yaml
 from tests.bench import measures
 from tests.bench.api import Api
 from tests.bench.figures import Figure, table
+from tests.bench.fleet import fleet
 from tests.harness.cluster import Cluster
 from tests.harness.control_plane import ControlPlane
 from tests.harness.node import Node
@@ -71,10 +72,12 @@ def _measure(node: Node, stack: SoundStack, api: Api, names: Sequence[str]) -> i
     steps: dict[str, Callable[[], Sequence[Figure]]] = {
         "startup": lambda: measures.startup(node, api),
         "status": lambda: measures.status(stack, api, SINK),
+        "edits": lambda: measures.edits(node, stack, api, SINK),
         "storm": lambda: measures.storm(node, stack, api, SINK),
         "prepare": lambda: measures.prepare(node, api),
         "claims": lambda: measures.claims(node, stack, api),
         "idle": lambda: measures.idle(node, IDLE_SECONDS),
+        "fleet": lambda: fleet(api, node.cluster.kubeconfig),
     }
     if unknown := set(names) - set(steps):
         print(f"unknown: {', '.join(sorted(unknown))}; there are {', '.join(steps)}")

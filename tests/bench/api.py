@@ -31,11 +31,14 @@ class Api:
 
     def call(self, method: str, path: str, body: Json | None = None) -> Json:
         """Return the answer to one request; raises `urllib.error.HTTPError`."""
+        headers = self._headers()
+        if method == "PATCH":
+            headers["Content-Type"] = "application/merge-patch+json"
         request = urllib.request.Request(
             self._server + path,
             method=method,
             data=None if body is None else json.dumps(body).encode(),
-            headers=self._headers(),
+            headers=headers,
         )
         with urllib.request.urlopen(request, context=self._context, timeout=30) as answer:
             result: Json = json.load(answer)

@@ -1,7 +1,9 @@
 """The measurements: each takes a running node and returns figures."""
 
 import asyncio
+import os
 import subprocess
+import threading
 import time
 import uuid
 from collections.abc import Mapping, Sequence
@@ -12,6 +14,8 @@ import grpc
 from grpclib.client import Channel
 
 from liken_audio.kubelet.generated.k8s.io.kubelet.pkg.apis.dra import v1
+from liken_audio.pipewire.dump import DumpParser
+from liken_audio.resources.loudness import to_percent
 from tests.bench.api import Api, Json
 from tests.bench.figures import Figure, percentile
 from tests.harness.node import Node
@@ -64,6 +68,32 @@ def status(stack: SoundStack, api: Api, sink: str) -> Sequence[Figure]:
     return [
         Figure("node change to status, p50", percentile(took, 0.5), None, "ms"),
         Figure("node change to status, p99", percentile(took, 0.99), 150, "ms"),
+    ]
+
+
+def edits(node: Node, stack: SoundStack, api: Api, sink: str) -> Sequence[Figure]:
+    """A Sink's `spec.volume` patched → PipeWire announces the volume, with what was written."""
+    took = []
+    writes = 'liken_audio_api_writes_total{loop="reconciler"}'
+    with _playing(stack, sink), _Announcements(stack, sink) as announced:
+        api.call("PATCH", f"{SINKS}/{sink}", {"spec": {"volume": 30}})
+        time.sleep(1)
+        before = node.metrics()
+        for number in range(CHANGES):
+            percent = 40 + number % 40
+            began = time.perf_counter()
+            api.call("PATCH", f"{SINKS}/{sink}", {"spec": {"volume": percent}})
+            took.append((announced.wait(percent, began) - began) * 1000)
+            time.sleep(max(0.0, CHANGE_SECONDS - (time.perf_counter() - began)))
+        time.sleep(1)
+        after = node.metrics()
+        api.call("PATCH", f"{SINKS}/{sink}", {"spec": {"volume": None}})
+    hardware = "liken_audio_hardware_writes_total"
+    return [
+        Figure("spec edit to sound changed, p50", percentile(took, 0.5), None, "ms"),
+        Figure("spec edit to sound changed, p99", percentile(took, 0.99), 200, "ms"),
+        Figure("an edit: hardware writes", (after[hardware] - before[hardware]) / CHANGES, 1, ""),
+        Figure("an edit: status writes", (after[writes] - before[writes]) / CHANGES, 1, ""),
     ]
 
 
@@ -269,12 +299,14 @@ def _playing(stack: SoundStack, sink: str) -> "_Child":
 class _Child:
     """A tool that runs beside the measurement."""
 
-    def __init__(self, stack: SoundStack, command: Sequence[str]) -> None:
+    def __init__(
+        self, stack: SoundStack, command: Sequence[str], stdout: int = subprocess.DEVNULL
+    ) -> None:
         self._process = subprocess.Popen(
             ["setpriv", "--pdeathsig", "KILL", "--", *command],
             env=dict(stack.environment),
             stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
+            stdout=stdout,
             stderr=subprocess.DEVNULL,
         )
 
@@ -367,3 +399,43 @@ def _prepare_all(node: Node, claims: Sequence[v1.Claim]) -> tuple[Sequence[float
             unprepare(request, timeout=45)
             unprepared.append((time.perf_counter() - began) * 1000)
     return prepared, unprepared
+
+
+class _Announcements(_Child):
+    """The volumes of one node as `pw-dump --monitor` announces them, each with its moment."""
+
+    def __init__(self, stack: SoundStack, sink: str) -> None:
+        super().__init__(stack, ["pw-dump", "--monitor"], stdout=subprocess.PIPE)
+        self._sink = sink
+        self._moments: dict[int, float] = {}
+        self._last = -1
+        self._came = threading.Condition()
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def __enter__(self) -> "_Announcements":
+        return self
+
+    def wait(self, percent: int, since: float, timeout: float = 10) -> float:
+        """Return when the volume became that, after the moment `since`."""
+        with self._came:
+            if not self._came.wait_for(lambda: self._moments.get(percent, 0.0) > since, timeout):
+                raise HarnessError(f"{self._sink} isn't at {percent} after {timeout} s")
+            return self._moments[percent]
+
+    def _read(self) -> None:
+        parser = DumpParser()
+        output = self._process.stdout
+        assert output is not None
+        while data := os.read(output.fileno(), 65536):
+            snapshot = parser.feed(data)
+            moment = time.perf_counter()
+            for each in snapshot.nodes if snapshot else ():
+                if each.name == self._sink and each.volumes:
+                    self._note(int(to_percent(each.volumes[0])), moment)
+
+    def _note(self, percent: int, moment: float) -> None:
+        if percent != self._last:
+            with self._came:
+                self._last = percent
+                self._moments[percent] = moment
+                self._came.notify_all()
