@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
@@ -19,12 +20,16 @@ from liken_audio.graph.model import (
     ClaimsSnapshot,
     ControlType,
     DeviceName,
+    Linear,
     Node,
+    NodeId,
+    NodeSerial,
     Percent,
     PipeWireSnapshot,
     Source,
 )
 from liken_audio.resources.conditions import Transition
+from liken_audio.resources.loudness import to_percent
 from tests.builders import card, control, hdmi_pcm, microphone_pcm, node, pcm
 from tests.fakes import FakeCache, FakeHardware, FakeResourceClient
 
@@ -629,3 +634,141 @@ def unlabelled(name: str, **spec: Any) -> Json:
 def labelled(name: str, **spec: Any) -> Json:
     metadata = {"name": name, "labels": {NODE_LABEL: "kitchen"}, "uid": "u", "resourceVersion": "1"}
     return unlabelled(name, **spec) | {"metadata": metadata}
+
+
+async def test_two_hours_without_an_api_server_stop_no_enforcement_and_cost_few_attempts() -> None:
+    """U81: what is declared is known from the cache; a node that comes meanwhile gets it."""
+    subject = world()
+    subject.show(playing())
+    async with running(subject):
+        subject.edit(volume=50)
+        await asyncio.sleep(60)
+        subject.client.failures = [Unreachable("refused")] * 100_000
+        subject.client.calls.clear()
+        subject.hardware.calls.clear()
+        for number in range(4):
+            await asyncio.sleep(1800)
+            subject.show(playing(serial=NodeSerial(50 + number), volumes=(0.064, 0.064)))
+            await asyncio.sleep(1)
+        assert subject.hardware.calls == [("volume", Linear(0.125))] * 4
+        assert len(subject.client.calls) <= 150
+        subject.client.failures.clear()
+        subject.show(playing(serial=NodeSerial(60), is_muted=True))
+        await asyncio.sleep(90)
+    assert subject.sink()["status"]["observed"] == {"volume": 50, "mute": True}
+
+
+class Walk:
+    """Random things that happen to one node, drawn from a seed; time is virtual."""
+
+    NAMES = (ANALOG, HDMI)
+
+    def __init__(self, seed: int) -> None:
+        self.random = random.Random(seed)
+        self.world = world(card=card(pcm(), hdmi_pcm()))
+        self.serial = 100
+        self.show_all()
+        self.steps = 0
+
+    def show_all(self) -> None:
+        """Have PipeWire make all nodes anew, at a session manager's default volume."""
+        self.serial += len(self.NAMES)
+        self.world.show(
+            *(
+                node(
+                    name,
+                    state="running",
+                    id=NodeId(40 + place),
+                    serial=NodeSerial(self.serial + place),
+                    volumes=(0.064, 0.064),
+                )
+                for place, name in enumerate(self.NAMES)
+            )
+        )
+
+    def node(self, name: str) -> Node | None:
+        return next((one for one in self.world.graph.view().nodes if one.name == name), None)
+
+    def declared(self, name: str) -> dict[str, Any]:
+        body = self.world.client.store.get(("sinks", name), {})
+        spec: dict[str, Any] = body.get("spec") or {}
+        return spec
+
+    async def step(self) -> None:
+        """Do one thing, and leave it up to two seconds."""
+        self.steps += 1
+        happens = [self.edit, self.by_hand, self.foreign_status, self.delete, self.away, self.lost]
+        self.random.choice(happens)(self.random.choice(self.NAMES))
+        await asyncio.sleep(self.random.choice([0.0, 0.01, 0.1, 0.5, 2.0]))
+
+    def edit(self, name: str) -> None:
+        wishes = {"volume": self.random.randint(0, 100), "mute": self.random.random() < 0.5}
+        self.world.edit(name, **{k: v for k, v in wishes.items() if self.random.random() < 0.7})
+
+    def by_hand(self, name: str) -> None:
+        changed = self.node(name)
+        if changed is not None:
+            volume = self.random.choice([0.0, 0.125, 1.0, 1.5])
+            others = [one for one in self.world.graph.view().nodes if one is not changed]
+            is_muted = self.random.random() < 0.3
+            self.world.show(*others, replace(changed, volumes=(volume, 1.0), is_muted=is_muted))
+
+    def foreign_status(self, name: str) -> None:
+        stored = self.world.client.store.get(("sinks", name))
+        if stored is not None:
+            self.world.client.put(SINKS, {**stored, "status": {"node": "elsewhere"}})
+
+    def delete(self, name: str) -> None:
+        self.world.client.remove(SINKS, name)
+
+    def away(self, _name: str) -> None:
+        self.world.client.failures = [Unreachable("refused")] * self.random.randint(1, 5)
+
+    def lost(self, _name: str) -> None:
+        self.world.graph.lose(Source.PIPEWIRE)
+        self.world.show()
+        asyncio.get_running_loop().call_later(self.random.choice([0.2, 2.0, 8.0]), self.show_all)
+
+    async def rest(self) -> None:
+        """Let everything come back and calm down: back-off and contests last a minute."""
+        await asyncio.sleep(10)
+        self.world.client.failures.clear()
+        await asyncio.sleep(200)
+
+    def check(self) -> None:
+        """Whether declared, shown and real are one."""
+        for name in self.NAMES:
+            found, spec = self.node(name), self.declared(name)
+            assert found is not None
+            assert self.world.condition("Ready", name)[1] in {"Ready", "Muted", "VolumeZero"}
+            assert self.world.condition("Applied", name)[0] == "True"
+            shown = self.world.sink(name)["status"]["observed"]
+            heard = {to_percent(volume) for volume in found.volumes}
+            assert shown["volume"] == max(heard)
+            assert shown["mute"] == found.is_muted
+            if "volume" in spec:
+                assert heard == {spec["volume"]}
+            if "mute" in spec:
+                assert found.is_muted == spec["mute"]
+
+
+@pytest.mark.parametrize("seed", range(6))
+async def test_a_random_walk_ends_as_declared_with_few_writes(seed: int) -> None:
+    """Edits, hands, foreign writes, deletions, lost graph and server, restarts of the agent."""
+    walk, hardware = Walk(seed), 0
+    for _ in range(4):
+        async with running(walk.world):
+            for _ in range(12):
+                await walk.step()
+        # Another agent follows, on the same cluster and sound, with no memory.
+        hardware += len(walk.world.hardware.calls)
+        walk.world = again(walk.world)
+    async with running(walk.world):
+        await walk.rest()
+        walk.check()
+        calls = len(walk.world.client.calls), len(walk.world.hardware.calls)
+        await asyncio.sleep(3600)
+        assert (len(walk.world.client.calls), len(walk.world.hardware.calls)) == calls
+    # A graph that comes back is up to four writes; most steps are one or none.
+    assert hardware + calls[1] <= 2 * walk.steps
+    assert len(walk.world.client.writes()) <= 2 * walk.steps

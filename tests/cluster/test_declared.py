@@ -1,0 +1,71 @@
+"""What is declared in a Sink, kept by a whole agent whatever happens around it."""
+
+import asyncio
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+from tests.harness.cluster import Cluster
+from tests.harness.control_plane import ControlPlane
+from tests.harness.kubelet_role import KubeletRole
+from tests.harness.node import Node
+from tests.harness.processes import Programs, wait_until
+from tests.harness.sound_stack import SoundStack
+from tests.harness.tone import Recorder
+from tests.harness.workloads import ANALOG, HDMI, Namespace
+
+SECONDS = 60
+
+
+async def until(is_so: Callable[[], bool], what: str) -> None:
+    await asyncio.to_thread(wait_until, is_so, what, SECONDS)
+
+
+async def test_without_an_api_server_declared_volumes_known_claims_and_unprepare_go_on(
+    control_plane: ControlPlane,
+    node: Node,
+    kubelet: KubeletRole,
+    namespace: Namespace,
+    cluster: Cluster,
+    sound_stack: SoundStack,
+    workspace: Path,
+) -> None:
+    """U81, short: PipeWire restarts meanwhile, so that every node is a new one."""
+    sink = f"{node.name}-{ANALOG}"
+    named = f"metadata.name={sink}"
+    patch = json.dumps({"spec": {"volume": 50}})
+    await until(lambda: bool(cluster.items("sinks", f"--field-selector={named}")), "the Sink")
+    await asyncio.to_thread(cluster.kubectl, "patch", "sink", sink, "--type=merge", f"-p={patch}")
+    await until(lambda: observed(cluster, sink) == 50, "the volume in status")
+    claim = namespace.allocate(HDMI)
+    before = await kubelet.prepare([claim])
+    agent = node.agent.pid
+
+    def has_volume() -> bool:
+        shown = sound_stack.nodes().get(sink, {}).get("params", {}).get("Props", ())
+        return [0.125, 0.125] in [each.get("channelVolumes") for each in shown]
+
+    with control_plane.programs()["apiserver"].frozen():
+        await asyncio.to_thread(sound_stack.restart_pipewire)
+        await until(lambda: sink in sound_stack.nodes(), "the node")
+        with Programs(workspace) as programs:
+            # An adapter tells its volume only while it runs, so somebody listens.
+            recorder = Recorder(sound_stack, programs, sink)
+            await asyncio.to_thread(recorder.start)
+            await until(has_volume, "the declared volume on the new node")
+            await asyncio.to_thread(recorder.stop)
+        assert await kubelet.prepare([claim]) == before
+        await kubelet.unprepare([claim])
+        assert node.cdi_files() == []
+    await until(lambda: not node.not_ready(), "the agent to follow the server again")
+    await asyncio.to_thread(
+        cluster.kubectl, "patch", "sink", sink, "--type=merge", '-p={"spec":{"volume":60}}'
+    )
+    await until(lambda: observed(cluster, sink) == 60, "the next volume in status")
+    assert node.agent.pid == agent
+
+
+def observed(cluster: Cluster, sink: str) -> int | None:
+    status = cluster.get("sink", sink).get("status", {})
+    volume: int | None = status.get("observed", {}).get("volume")
+    return volume
