@@ -18,7 +18,7 @@ from pathlib import Path
 
 import structlog
 
-from liken_audio.alsa.watcher import AlsaCards
+from liken_audio.alsa.watcher import AlsaCards, Roots
 from liken_audio.api import (
     DRIVER,
     NODE_LABEL,
@@ -33,6 +33,7 @@ from liken_audio.controllers import preparer, reconciler
 from liken_audio.controllers.claim_reporter import ClaimReporter
 from liken_audio.controllers.claim_watcher import ClaimWatcher
 from liken_audio.controllers.events import EventRecorder
+from liken_audio.controllers.foreign_names import ForeignNames
 from liken_audio.controllers.node_keeper import NodeKeeper
 from liken_audio.controllers.orphans import OrphanReporter
 from liken_audio.controllers.orphans import Partners as OrphanPartners
@@ -125,7 +126,11 @@ def build(settings: Settings, client: KubernetesClient) -> Parts:
     bluez_source = [] if settings.bluetooth_bus == "none" else [Source.BLUEZ]
     own_sources = [*alsa_source, *virtual_source, *bluez_source]
     graph = DeviceGraph([*own_sources, Source.PIPEWIRE, Source.CLAIMS])
-    alsa = AlsaCards(graph, Path(settings.sys), Path(settings.dev)) if settings.has_alsa else None
+    foreign = ForeignNames(graph, client, settings.node)
+    roots = Roots(
+        Path(settings.sys), Path(settings.dev), Path(settings.plugin_dir) / "usb-cards.json"
+    )
+    alsa = AlsaCards(graph, roots, foreign.has_live) if settings.has_alsa else None
     virtual = VirtualCards(graph, settings.virtual) if settings.virtual else None
     if virtual:
         virtual.load()
@@ -167,7 +172,7 @@ def build(settings: Settings, client: KubernetesClient) -> Parts:
         virtual=virtual,
         bluez=BlueZWatcher(graph, settings.bluetooth_bus) if bluez_source else None,
         pipewire=PipeWireWatcher(graph, settings.pipewire_remote),
-        node_keeper=NodeKeeper(graph, settings.node, writer),
+        node_keeper=NodeKeeper(graph, settings.node, writer, alsa),
         events=events,
         publisher=publisher,
         reconciler=keeper_of_objects,

@@ -148,6 +148,15 @@ def _last(info: PcmInfo, before: Card | None) -> Pcm | None:
     return next((one for one in pcms if (one.device, one.direction, one.id) == same), None)
 
 
+def pcm_file(recipe: NodeRecipe) -> str | None:
+    """Return the name of the device file that a node of this recipe opens; None: it opens none."""
+    path = dict(recipe.properties).get(PATH_PROPERTY, "")
+    number, _, device = path.removeprefix("hw:").partition(",")
+    if not (number.isdecimal() and device.isdecimal()):
+        return None
+    return f"pcmC{number}D{device}{'p' if recipe.factory.endswith('sink') else 'c'}"
+
+
 def _recipe(number: int, pcm: reader.Pcm, form: _Form) -> NodeRecipe:
     properties = [(PATH_PROPERTY, f"hw:{number},{pcm.info.device}")]
     if form.positions:

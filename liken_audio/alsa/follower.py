@@ -3,14 +3,15 @@
 The device is told to report changes before it is read, so none is missed in between. A change is
 read within 20 ms, many at once in one go; nothing is read without an event, but for elements that
 another program has locked: the kernel doesn't tell when they become free, so they are looked at
-every 30 s. A card that can't be opened or read is tried again after a while that doubles from 0.1 s
+every 30 s. A USB card with a serial of its own waits until it is known whether another node has a
+live device of its name, and asks that again from time to time while one has. A card that can't be opened or read is tried again after a while that doubles from 0.1 s
 to 60 s. All calls of a device are made in threads, one at a time, and it is closed after the last.
 """
 
 import asyncio
 import dataclasses
 import errno
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Executor
 from pathlib import Path
 from typing import Any, TypeVar
@@ -22,12 +23,15 @@ from liken_audio.alsa.elements import Element
 from liken_audio.alsa.reader import Opener, Reading, SoundDevice
 from liken_audio.alsa.sysfs import Place
 from liken_audio.graph.model import Card, Control
+from liken_audio.graph.naming import has_own_serial
 
 GATHER_SECONDS = 0.02
 """How long changes are gathered before they are read."""
 LOCKED_SECONDS = 30.0
 FIRST_DELAY = 0.1
 MAX_DELAY = 60.0
+ELSEWHERE_SECONDS = 10.0
+"""How often it is asked whether the other node's device is still there."""
 TURN_SECONDS = 10.0
 """How long a write waits for the reading that is under way."""
 _EVENTS_AT_ONCE = 64
@@ -45,6 +49,8 @@ class Kernel:
     """/dev/snd."""
     open_device: Opener
     threads: Executor
+    is_elsewhere: Callable[[Card], Awaitable[bool]]
+    """Whether another node has a live device of the card's name; raises nothing."""
 
 
 class CardFollower:
@@ -65,6 +71,7 @@ class CardFollower:
         self._dirty: set[int] = set()
         self._is_all_dirty = True
         self._is_gone = False
+        self._is_elsewhere: bool | None = None
         self.readings = 0
         """How often all of the card was read."""
 
@@ -148,18 +155,31 @@ class CardFollower:
                 numbers, self._dirty = self._dirty, set()
                 found = await self._in_thread(reader.read_elements, device, numbers)
                 self._reading = _with(self._reading, numbers, found)
-        card = cards.card(self.place, self._reading, self.card)
+        card = await self._placed(cards.card(self.place, self._reading, self.card))
         was_failing, self.failure = bool(self.failure), ""
         if card != self.card or was_failing:
             self.card = card
             self._changed()
 
+    async def _placed(self, card: Card) -> Card:
+        """Note in a card that its serial is no identity here, if so."""
+        if card.usb is None or not has_own_serial(card.usb):
+            return card
+        if self._is_elsewhere is None:
+            self._is_elsewhere = await self._kernel.is_elsewhere(card)
+        if not self._is_elsewhere:
+            return card
+        return dataclasses.replace(card, usb=dataclasses.replace(card.usb, is_elsewhere=True))
+
     async def _wait_for_change(self) -> None:
         locked = self._locked()
-        if await self._wait(LOCKED_SECONDS if locked else None):
+        deadlines = [LOCKED_SECONDS] if locked else []
+        deadlines += [ELSEWHERE_SECONDS] if self._is_elsewhere else []
+        if await self._wait(min(deadlines, default=None)):
             await asyncio.sleep(GATHER_SECONDS)
-        else:
-            self._dirty |= locked
+            return
+        self._dirty |= locked
+        self._is_elsewhere = None
 
     async def _wait(self, seconds: float | None) -> bool:
         """Wait to be woken; False when it took longer."""

@@ -10,26 +10,31 @@ A card that goes stays in the snapshot as absent for as long as `absence` says.
 
 import asyncio
 import errno
-from collections.abc import Sequence
+import time
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 
 import structlog
 
-from liken_audio.alsa import sysfs
+from liken_audio.alsa import cards, sysfs
 from liken_audio.alsa.absence import Absent, absent, still_away
 from liken_audio.alsa.device import DeviceFile
 from liken_audio.alsa.follower import CardFollower, Kernel
 from liken_audio.alsa.hotplug import Hotplug
 from liken_audio.alsa.reader import Opener
 from liken_audio.alsa.sysfs import Place
+from liken_audio.alsa.usb_memory import Remembered, UsbMemory
 from liken_audio.graph.device_graph import DeviceGraph
-from liken_audio.graph.model import Card, CardsSnapshot, Control, Source
+from liken_audio.graph.model import Card, CardsSnapshot, Control, NodeRecipe, Source
 
 START_SECONDS = 10.0
 """How long the first snapshot waits for a card that doesn't answer."""
 LOOK_GAP_SECONDS = 0.05
 """Shortest time between two looks at /sys."""
+PROBE_SECONDS = 4.0
+"""How long a card may take to say whether a PCM of it can be opened."""
 MAX_THREADS = 8
 
 log = structlog.get_logger()
@@ -38,22 +43,40 @@ _Key = tuple[int, str]
 """Number and folder under /sys: one card of this moment."""
 
 
+@dataclass(frozen=True, slots=True)
+class Roots:
+    """Where the kernel shows its devices: sysfs, and the folder of device files."""
+
+    sys: Path
+    dev: Path
+    memory: Path | None = None
+    """File in which USB cards are remembered while no agent runs; None: they aren't."""
+
+
 class AlsaCards:
     """Keeps `Source.ALSA` of the graph equal to the kernel's cards; satisfies `ControlWriter`."""
 
     def __init__(
-        self, graph: DeviceGraph, sys: Path, dev: Path, open_device: Opener = DeviceFile
+        self,
+        graph: DeviceGraph,
+        roots: Roots,
+        is_elsewhere: Callable[[Card], Awaitable[bool]],
+        open_device: Opener = DeviceFile,
     ) -> None:
         self._graph = graph
-        self._sys = sys
-        self._folder = dev / "snd"
+        self._sys = roots.sys
+        self._folder = roots.dev / "snd"
+        self._memory = UsbMemory(roots.memory) if roots.memory else None
+        self._is_elsewhere = is_elsewhere
         self._open_device = open_device
+        self._threads = ThreadPoolExecutor(MAX_THREADS, thread_name_prefix="alsa")
         self._wake = asyncio.Event()
         self._hotplug = Hotplug(self._folder, self._wake.set)
         self._followers: dict[_Key, tuple[CardFollower, asyncio.Task[None]]] = {}
         self._absent: tuple[Absent, ...] = ()
         self._is_published = False
         self._publish_at = 0.0
+        self._present_count = 0
         self.looks = 0
         """How often /sys was read."""
         self.plugs = 0
@@ -76,8 +99,11 @@ class AlsaCards:
         """Follow the cards for ever; ends only by being cancelled, and leaves no file open."""
         loop = asyncio.get_running_loop()
         self._publish_at = loop.time() + START_SECONDS
-        threads = ThreadPoolExecutor(MAX_THREADS, thread_name_prefix="alsa")
-        access = Kernel(self._folder, self._open_device, threads)
+        threads = self._threads
+        access = Kernel(self._folder, self._open_device, threads, self._is_elsewhere)
+        if self._memory:
+            remembered = await loop.run_in_executor(threads, self._memory.load)
+            self._absent = remembered.absent(loop.time(), time.time())
         self._hotplug.open()
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -90,6 +116,7 @@ class AlsaCards:
                     if is_changed and not was_told:
                         self._hotplug.missed()
                     await self._take_absences(threads)
+                    await self._remember()
                     await asyncio.sleep(LOOK_GAP_SECONDS)
                     was_told = await self._is_woken()
         finally:
@@ -102,6 +129,26 @@ class AlsaCards:
         if follower is None:
             raise OSError(errno.ENODEV, f"the card at {card.bus} {card.path} is away")
         await follower.write(control, values)
+
+    async def obstacle(self, recipe: NodeRecipe) -> str:
+        """Why the PCM that the recipe names can't be opened now, in words; "" when it can be."""
+        name = cards.pcm_file(recipe)
+        if name is None:
+            return ""
+        try:
+            async with asyncio.timeout(PROBE_SECONDS):
+                loop = asyncio.get_running_loop()
+                await loop.run_in_executor(self._threads, self._try, self._folder / name)
+        except TimeoutError:
+            return f"the card hasn't answered for {PROBE_SECONDS:.0f} s"
+        except OSError as error:
+            if error.errno == errno.EBUSY:
+                return "another program has it open, or the card has no converter free for it"
+            return f"{self._folder / name}: {error.strerror or error}"
+        return ""
+
+    def _try(self, path: Path) -> None:
+        self._open_device(path).close()
 
     def _take(self, places: Sequence[Place], access: Kernel, tasks: asyncio.TaskGroup) -> bool:
         """Start and end followers so that each card has one; whether there was anything to do."""
@@ -144,6 +191,18 @@ class AlsaCards:
         self._absent = still_away(self._absent, present, there, loop.time())
         self._publish()
 
+    async def _remember(self) -> None:
+        """Keep the USB cards on disk, if they are others than were kept last."""
+        if self._memory and self._is_published:
+            present = [one for one, _ in self._followers.values() if one.card is not None]
+            known = Remembered.of(
+                [(one.card, one.place.folder) for one in present if one.card],
+                self._absent,
+                time.time() - asyncio.get_running_loop().time(),
+            )
+            loop = asyncio.get_running_loop()
+            await loop.run_in_executor(self._threads, self._memory.save, known)
+
     async def _is_woken(self) -> bool:
         """Wait for a wake-up or for the time to look again; whether it was a wake-up."""
         seconds = self._hotplug.interval
@@ -165,6 +224,10 @@ class AlsaCards:
             self._is_published = True
             log.info("sound cards are followed", cards=len(self._followers))
         present = self._present()
+        if len(present) != self._present_count:
+            # They are remembered at the next look.
+            self._present_count = len(present)
+            self._wake.set()
         folders = {one.folder for one in self._absent}
         away = still_away(self._absent, present, folders, now)
         self._graph.replace(Source.ALSA, CardsSnapshot((*present, *(one.card for one in away))))

@@ -5,18 +5,32 @@ asked for again until it shows, or hasn't within 5 s. Between two writes of one 
 lies 1 s, twice as long each time, 60 s at most, forgotten after 60 s of peace: so neither a node
 that can't be made nor two agents that replace each other's node keep PipeWire busy. After a loss of
 PipeWire everything is new, and nothing is remembered.
+
+Before PipeWire is asked for a node, the card is asked whether it can be opened: PipeWire itself says
+why not in its log only. What is in the way is in the graph, for people to read.
+
+When the last claim leaves a device, its node is made anew at once: what a workload left on it (a
+volume, a parameter) goes with the node.
 """
 
 import asyncio
+import errno
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import structlog
 
-from liken_audio.controllers.ports import AudioWriter
+from liken_audio.controllers.ports import AudioWriter, PcmProbe
 from liken_audio.graph.device_graph import DeviceGraph
-from liken_audio.graph.endpoints import endpoints
-from liken_audio.graph.model import DeviceName, Source
+from liken_audio.graph.endpoints import DEVICE_PROPERTY, endpoints
+from liken_audio.graph.model import (
+    ClaimHold,
+    DeviceName,
+    GraphView,
+    NodeSerial,
+    ObstaclesSnapshot,
+    Source,
+)
 from liken_audio.graph.nodes import CreateNode, DestroyNode, plan_nodes
 
 log = structlog.get_logger()
@@ -54,10 +68,20 @@ class _Attempts:
 class NodeKeeper:
     """Makes and removes nodes; the endpoints of `node_name` decide which."""
 
-    def __init__(self, graph: DeviceGraph, node_name: str, writer: AudioWriter) -> None:
+    def __init__(
+        self,
+        graph: DeviceGraph,
+        node_name: str,
+        writer: AudioWriter,
+        probe: PcmProbe | None = None,
+    ) -> None:
         self._graph = graph
         self._node_name = node_name
         self._writer = writer
+        self._probe = probe
+        self._holds: tuple[ClaimHold, ...] = ()
+        self._holders: Mapping[DeviceName, frozenset[str]] = {}
+        self._stale: set[NodeSerial] = set()
         self._wake = asyncio.Event()
         self._attempts: dict[_Key, _Attempts] = {}
         self.writes = 0
@@ -89,14 +113,33 @@ class NodeKeeper:
                 pass
 
     def _on_change(self) -> None:
-        if Source.PIPEWIRE in self._graph.view().lost:
+        view = self._graph.view()
+        if Source.PIPEWIRE in view.lost:
             self._attempts.clear()
+            self._stale.clear()
+        if view.holds is not self._holds:
+            self._take_holds(view)
         self._wake.set()
+
+    def _take_holds(self, view: GraphView) -> None:
+        """Take note of who holds what; the node of a device that nobody holds any more is stale."""
+        before, self._holds, self._holders = self._holders, view.holds, _holders(view.holds)
+        left = {
+            name for name, uids in before.items() if not uids & self._holders.get(name, frozenset())
+        }
+        for node in view.nodes:
+            name = DeviceName(node.properties.get(DEVICE_PROPERTY, ""))
+            if name in left:
+                self._stale.add(node.serial)
+                # Not one more try, but a change that was asked for: nothing of before counts.
+                self._attempts.pop((name, DestroyNode), None)
+                self._attempts.pop((name, CreateNode), None)
 
     def _look(self, now: float) -> tuple[Mapping[_Key, _Changes], float | None]:
         """Return what is to be written now, and when to look again at the latest."""
         view = self._graph.view()
-        plan = _by_key(plan_nodes(view, endpoints(view, self._node_name)))
+        self._stale &= {node.serial for node in view.nodes}
+        plan = _by_key(plan_nodes(view, endpoints(view, self._node_name), self._stale))
         for key, attempts in list(self._attempts.items()):
             if key not in plan:
                 attempts.is_awaited, attempts.failure = False, ""
@@ -115,10 +158,11 @@ class NodeKeeper:
                 looks.append(attempts.next)
                 if attempts.is_awaited:
                     looks.append(attempts.last + APPEAR_SECONDS)
+        self._graph.replace(Source.NODES, ObstaclesSnapshot(tuple(sorted(self.failures.items()))))
         return due, min(looks, default=None)
 
     async def _carry_out(self, key: _Key, changes: _Changes) -> None:
-        attempts = self._attempts[key]
+        attempts = self._attempts.setdefault(key, _Attempts())
         attempts.count += 1
         attempts.is_awaited = True
         try:
@@ -133,6 +177,9 @@ class NodeKeeper:
 
     async def _write(self, change: CreateNode | DestroyNode) -> None:
         if isinstance(change, CreateNode):
+            obstacle = await self._probe.obstacle(change.recipe) if self._probe else ""
+            if obstacle:
+                raise OSError(errno.EBUSY, obstacle)
             await self._writer.create_node(change.name, change.recipe, change.properties)
             log.info("node asked for", device=change.name)
         else:
@@ -151,6 +198,15 @@ def _by_key(plan: _Changes) -> Mapping[_Key, _Changes]:
     for change in plan:
         changes.setdefault((change.name, type(change)), []).append(change)
     return changes
+
+
+def _holders(holds: Sequence[ClaimHold]) -> Mapping[DeviceName, frozenset[str]]:
+    """UIDs of the claims by device; admin access counts for nothing."""
+    found: dict[DeviceName, set[str]] = {}
+    for hold in holds:
+        for name in () if hold.is_admin else hold.devices:
+            found.setdefault(name, set()).add(hold.uid)
+    return {name: frozenset(uids) for name, uids in found.items()}
 
 
 def _unanswered(key: _Key) -> str:

@@ -88,6 +88,13 @@ class AudioWriter(Protocol):
         """Remove a node; fine if it is gone."""
 
 
+class PcmProbe(Protocol):
+    """Looks whether what a node is to play to can be had now."""
+
+    async def obstacle(self, recipe: NodeRecipe) -> str:
+        """Why a node can't be made by the recipe now, in words; "" when nothing is in the way."""
+
+
 class ControlWriter(Protocol):
     """Writes to the mixer of a card, kernel's or virtual; raises `OSError` when it can't."""
 

@@ -170,9 +170,8 @@ class Publisher:
     def _first_due(self, started: float, now: float) -> float | None:
         """When to publish for the first time; None: not before the graph changes."""
         view = self._graph.view()
-        # BlueZ speaks within seconds, and speakers that are published must not go meanwhile.
-        is_early = not view.cards and view.awaited & _CARD_SOURCES
-        if is_early or Source.BLUEZ in view.awaited:
+        # Each speaks within seconds, and devices that are published must not go meanwhile.
+        if view.awaited & (_CARD_SOURCES | {Source.BLUEZ}):
             return None
         if not self._own_slices.is_synced:
             self._is_early = True

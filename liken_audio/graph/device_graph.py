@@ -12,6 +12,7 @@ from liken_audio.graph.model import (
     CardsSnapshot,
     ClaimsSnapshot,
     GraphView,
+    ObstaclesSnapshot,
     PipeWireSnapshot,
     Snapshot,
     Source,
@@ -86,12 +87,14 @@ class DeviceGraph:
                 cards.extend(snapshot.cards)
         pipewire = self._snapshots.get(Source.PIPEWIRE)
         claims = self._snapshots.get(Source.CLAIMS)
+        nodes = self._snapshots.get(Source.NODES)
         return GraphView(
             revision=self._revision,
             cards=tuple(cards),
             nodes=pipewire.nodes if isinstance(pipewire, PipeWireSnapshot) else (),
             bluetooth=pipewire.bluetooth if isinstance(pipewire, PipeWireSnapshot) else (),
             holds=claims.holds if isinstance(claims, ClaimsSnapshot) else (),
+            obstacles=nodes.reasons if isinstance(nodes, ObstaclesSnapshot) else (),
             lost=frozenset(self._lost),
             awaited=frozenset(self._awaited),
         )

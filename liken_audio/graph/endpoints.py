@@ -4,6 +4,7 @@ What depends on cards alone (names, connection, monitor, jack, controls) is work
 set of cards and remembered; a change of a node costs the join only. Nothing here raises.
 """
 
+import dataclasses
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -86,7 +87,8 @@ def endpoints(view: GraphView, node_name: str) -> tuple[Endpoint, ...]:
     held = frozenset(device for device in devices if device.startswith("usb-"))
     parts = _card_parts(_Same(view.cards), node_name, held)
     lost = Source.PIPEWIRE in view.lost
-    return _joined(_Same(parts), _Same(view.nodes), _Same(view.bluetooth), is_graph_lost=lost)
+    found = _joined(_Same(parts), _Same(view.nodes), _Same(view.bluetooth), is_graph_lost=lost)
+    return _obstructed(_Same(found), view.obstacles) if view.obstacles else found
 
 
 @lru_cache(maxsize=2)
@@ -105,6 +107,20 @@ def _joined(
             missing,
         )
         for part in parts
+    )
+
+
+@lru_cache(maxsize=2)
+def _obstructed(
+    same_endpoints: _Same, obstacles: tuple[tuple[DeviceName, str], ...]
+) -> tuple[Endpoint, ...]:
+    found: tuple[Endpoint, ...] = same_endpoints.records
+    reasons = dict(obstacles)
+    return tuple(
+        dataclasses.replace(one, obstacle=reasons[one.name])
+        if one.name in reasons and one.fault is Fault.NO_NODE
+        else one
+        for one in found
     )
 
 

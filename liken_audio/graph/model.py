@@ -36,6 +36,8 @@ class Source(StrEnum):
     VIRTUAL = "virtual"
     PIPEWIRE = "pipewire"
     CLAIMS = "claims"
+    NODES = "nodes"
+    """The keeper of nodes: which it can't make."""
 
 
 class Direction(StrEnum):
@@ -161,6 +163,8 @@ class UsbIdentity:
     """Port path like `1-1.2`."""
     vendor_name: str = ""
     product_name: str = ""
+    is_elsewhere: bool = False
+    """Whether a live device of another node has the name that the serial would make."""
 
 
 class Link(StrEnum):
@@ -321,7 +325,14 @@ class ClaimsSnapshot:
     holds: tuple[ClaimHold, ...] = ()
 
 
-Snapshot = CardsSnapshot | PipeWireSnapshot | ClaimsSnapshot
+@dataclass(frozen=True, slots=True)
+class ObstaclesSnapshot:
+    """Devices whose node can't be made, each with the reason, ordered by name."""
+
+    reasons: tuple[tuple[DeviceName, str], ...] = ()
+
+
+Snapshot = CardsSnapshot | PipeWireSnapshot | ClaimsSnapshot | ObstaclesSnapshot
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -333,6 +344,7 @@ class GraphView:
     nodes: tuple[Node, ...] = ()
     bluetooth: tuple[BluetoothCard, ...] = ()
     holds: tuple[ClaimHold, ...] = ()
+    obstacles: tuple[tuple[DeviceName, str], ...] = ()
     lost: frozenset[Source] = frozenset()
     """Sources that are not connected now; what they said of cards last is kept."""
     awaited: frozenset[Source] = frozenset()
@@ -368,5 +380,7 @@ class Endpoint:
     jack: Jack | None = None
     """The jack that proves whether something is plugged in; None where none does."""
     controls: tuple[Control, ...] = ()
+    obstacle: str = ""
+    """Why its node can't be made, in words; "" where nothing is known to be in the way."""
     fault: Fault | None = None
     """None: a stream can be played or recorded now."""

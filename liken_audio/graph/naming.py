@@ -111,14 +111,19 @@ def device_name(
     return _joined(_place_parts(node, card, pcm))
 
 
+def place_name(node: str, card: Card, pcm: Pcm) -> DeviceName:
+    """Return the name that the device has where nothing but its place identifies it."""
+    return _joined(_place_parts(node, card, pcm))
+
+
 def has_own_serial(usb: UsbIdentity) -> bool:
     """Whether the serial's text can be this unit's own.
 
-    It can't when it is empty, one decimal digit repeated, a counter like `0123456789AB`, or the
+    It can't when another node has a live device with it, when it is empty, one decimal digit repeated, a counter like `0123456789AB`, or the
     maker's or product's own words.
     """
     letters = _letters(usb.serial)
-    if not letters or (letters.isdecimal() and len(set(letters)) == 1):
+    if usb.is_elsewhere or not letters or (letters.isdecimal() and len(set(letters)) == 1):
         return False
     if len(letters) >= _SHORTEST_COUNTER and any(letters in counter for counter in _COUNTERS):
         return False

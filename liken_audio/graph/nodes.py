@@ -7,6 +7,7 @@ serves as well and is never removed. Rules:
 - An endpoint without a node gets one, unless its card is away or its screen is: then there is
   nothing to play to. A node that is there when the screen goes stays, since screens that sleep
   take their monitor along for a second and pods play on.
+- A node of ours that is stale (its last claim has gone, and may have left something on it) goes.
 - A node of ours goes when no endpoint has its name, when its card is away (it would hold the
   card's files open, and the card's number may become another card's), when it was made by another
   recipe, when it is in error, and when the endpoint has chosen another node. What replaces it is
@@ -20,7 +21,7 @@ overlap in a rolling update agree on which to keep.
 """
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from liken_audio.graph.endpoints import DEVICE_PROPERTY
@@ -32,6 +33,7 @@ from liken_audio.graph.model import (
     GraphView,
     Node,
     NodeRecipe,
+    NodeSerial,
     Source,
 )
 
@@ -74,9 +76,12 @@ class DestroyNode:
 
 
 def plan_nodes(
-    view: GraphView, endpoints: Sequence[Endpoint]
+    view: GraphView, endpoints: Sequence[Endpoint], stale: Collection[NodeSerial] = ()
 ) -> tuple[CreateNode | DestroyNode, ...]:
-    """Return what turns the nodes that are there into those that should be, removals first."""
+    """Return what turns the nodes that are there into those that should be, removals first.
+
+    `stale` are nodes to be made anew.
+    """
     if Source.PIPEWIRE in view.lost or Source.PIPEWIRE in view.awaited:
         return ()
     by_name = {endpoint.name: endpoint for endpoint in endpoints}
@@ -91,7 +96,9 @@ def plan_nodes(
         endpoint = by_name.get(name)
         if endpoint is None and not are_cards_known:
             continue
-        reason = _wrong(node, endpoint)
+        reason = _wrong(node, endpoint) or (
+            "its last claim has gone" if node.serial in stale else ""
+        )
         if reason:
             destroys.append(DestroyNode(name, node, reason))
     creates = [

@@ -5,8 +5,9 @@ element's index, and if need be its rank among equals, follow: `Headphone Playba
 `Headphone Playback Switch,index=1`, `Master Playback Volume,index=0,rank=2`. So a key that is
 copied from status names the same element in spec.
 
-Values: `on`/`off`, a number, an item's name; channels that differ are joined by commas. What
-can't be right is a `ValueError` whose text names what can.
+Values: `on`/`off`, a number, an item's name; one is for all channels. Channels that differ stand side
+by side, `80 75`; a comma does as well, and items, whose names may hold spaces, need it. What can't be
+right is a `ValueError` whose text names what can.
 """
 
 import difflib
@@ -39,6 +40,8 @@ def parse(text: str, control: Control) -> tuple[int, ...]:
     if whole is not None:
         return (whole,) * control.channels
     parts = [part.strip() for part in text.split(",")]
+    if control.type is not ControlType.ENUMERATED and "," not in text:
+        parts = text.split() or [""]
     values = tuple(_one(part, control) for part in parts)
     if len(values) == 1:
         return values * control.channels
@@ -52,7 +55,9 @@ def parse(text: str, control: Control) -> tuple[int, ...]:
 def text(control: Control, values: tuple[int, ...]) -> str:
     """`values` in the form that `parse` takes; odd values are shown as they are."""
     shown = [_shown(value, control) for value in values]
-    return shown[0] if len(set(shown)) == 1 else ",".join(shown)
+    if len(set(shown)) == 1:
+        return shown[0]
+    return ("," if control.type is ControlType.ENUMERATED else " ").join(shown)
 
 
 def capability(control: Control) -> Json:

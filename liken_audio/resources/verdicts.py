@@ -174,9 +174,13 @@ def _fault(endpoint: Endpoint, fault: Fault) -> tuple[Reason, str]:
         return Reason.NODE_ERROR, (
             f"PipeWire's node is in error: {text}; another program may have the device open"
         )
-    return Reason.NO_NODE, (
-        "PipeWire has no node for it; the agent makes one, and its log says why if it can't"
-    )
+    return Reason.NO_NODE, _no_node(endpoint)
+
+
+def _no_node(endpoint: Endpoint) -> str:
+    if endpoint.obstacle:
+        return f"PipeWire can't have a node for it: {endpoint.obstacle}; it is tried again"
+    return "PipeWire has no node for it; the agent makes one, and its log says why if it can't"
 
 
 def silent_switch(endpoint: Endpoint) -> str | None:

@@ -1,6 +1,7 @@
 """`make bench`: start the real parts, measure, print the table; status 1 when a bound is broken.
 
-`python -m tests.bench [startup|status|edits|storm|prepare|claims|idle|fleet]…` measures only what is named.
+`python -m tests.bench [startup|status|edits|storm|prepare|claims|idle|fleet|cards]…` measures only
+what is named.
 """
 
 import sys
@@ -12,6 +13,7 @@ import yaml
 
 from tests.bench import measures
 from tests.bench.api import Api
+from tests.bench.cards import cards
 from tests.bench.figures import Figure, table
 from tests.bench.fleet import fleet
 from tests.harness.cluster import Cluster
@@ -78,6 +80,7 @@ def _measure(node: Node, stack: SoundStack, api: Api, names: Sequence[str]) -> i
         "claims": lambda: measures.claims(node, stack, api),
         "idle": lambda: measures.idle(node, IDLE_SECONDS),
         "fleet": lambda: fleet(api, node.cluster.kubeconfig),
+        "cards": cards,
     }
     if unknown := set(names) - set(steps):
         print(f"unknown: {', '.join(sorted(unknown))}; there are {', '.join(steps)}")

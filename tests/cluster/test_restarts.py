@@ -3,7 +3,7 @@
 import asyncio
 import shutil
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import pytest
 from grpclib.exceptions import GRPCError, StreamTerminatedError
@@ -248,6 +248,22 @@ async def test_a_checkpoint_that_cannot_be_read_costs_its_own_claim_alone_and_th
     assert node.claim_uids() == set()
 
 
+def must_have_new_nodes(node: Node, before: Mapping[str, int], outputs: set[str]) -> None:
+    """Wait until the nodes of these outputs are made anew, and of no other device."""
+    claimed = {f"{node.name}-{output}" for output in outputs}
+
+    def are_new() -> bool:
+        infos = node.stack.nodes()
+        changed = {
+            name
+            for name, serial in before.items()
+            if name in infos and infos[name]["props"]["object.serial"] != serial
+        }
+        return before.keys() <= infos.keys() and changed == claimed
+
+    wait_until(are_new, "new nodes of the claimed devices", 20)
+
+
 async def test_two_agents_of_a_rolling_update_share_claims_and_change_no_slice(
     node: Node, namespace: Namespace
 ) -> None:
@@ -285,7 +301,6 @@ async def test_two_agents_of_a_rolling_update_share_claims_and_change_no_slice(
             f"{DRIVER}-{rival.flags['pod-uid']}-reg.sock"
         ]
         assert node.slices() == slices
-        after = {name: info["props"]["object.serial"] for name, info in node.stack.nodes().items()}
-        assert nodes.items() <= after.items()
+        await asyncio.to_thread(must_have_new_nodes, node, nodes, {HDMI, ANALOG})
     finally:
         rival.end()

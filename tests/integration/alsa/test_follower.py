@@ -14,7 +14,7 @@ from structlog.testing import capture_logs
 from liken_audio.alsa import follower, kernel, sysfs
 from liken_audio.alsa.follower import CardFollower, Kernel
 from liken_audio.alsa.reader import SoundDevice
-from liken_audio.graph.model import Control
+from liken_audio.graph.model import Card, Control
 from tests.harness.sound_kernel import RecordedCard, SoundMachine
 
 RECORDINGS = Path(__file__).parents[2] / "recordings" / "alsa"
@@ -30,12 +30,15 @@ class Followed:
         self.changes = 0
         self._changed = asyncio.Event()
         (place,) = sysfs.places(machine.sys)
-        access = Kernel(machine.dev / "snd", self._open, threads)
+        access = Kernel(machine.dev / "snd", self._open, threads, self._is_elsewhere)
         self.follower = CardFollower(place, access, self._on_change)
 
     @property
     def card(self) -> RecordedCard:
         return self.machine.cards[0]
+
+    async def _is_elsewhere(self, _card: Card) -> bool:
+        return False
 
     def _open(self, path: Path) -> SoundDevice:
         if self.fail_to_open:

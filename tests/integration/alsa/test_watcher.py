@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from liken_audio.alsa import watcher
+from liken_audio.alsa import follower, watcher
 from liken_audio.alsa.reader import SoundDevice
-from liken_audio.alsa.watcher import AlsaCards
+from liken_audio.alsa.watcher import AlsaCards, Roots
 from liken_audio.graph.device_graph import DeviceGraph
 from liken_audio.graph.endpoints import endpoints
-from liken_audio.graph.model import Card, Endpoint, Fault, Source
+from liken_audio.graph.model import Card, Endpoint, Fault, NodeRecipe, Source
 from tests.harness.sound_kernel import SoundMachine
 
 RECORDINGS = Path(__file__).parents[2] / "recordings" / "alsa"
@@ -28,10 +28,21 @@ class Followed:
     def __init__(self, machine: SoundMachine) -> None:
         self.machine = machine
         self.refused: set[str] = set()
+        self.is_elsewhere = False
+        self.asked: list[str] = []
         self.graph = DeviceGraph([Source.ALSA])
-        self.cards = AlsaCards(self.graph, machine.sys, machine.dev, self._open)
+        self.cards = AlsaCards(
+            self.graph,
+            Roots(machine.sys, machine.dev, machine.dev / "usb-cards.json"),
+            self._is_elsewhere,
+            self._open,
+        )
         self._changed = asyncio.Event()
         self.graph.subscribe(self._changed.set)
+
+    async def _is_elsewhere(self, card: Card) -> bool:
+        self.asked.append(card.path)
+        return self.is_elsewhere
 
     def _open(self, path: Path) -> SoundDevice:
         if path.name in self.refused:
@@ -213,6 +224,65 @@ async def test_a_write_to_a_card_that_is_away_is_refused(machine: SoundMachine) 
         assert made.cards.has(card)
         with pytest.raises(OSError, match="the card at usb 1-1 is away"):
             await made.cards.write_control(card, card.controls[0], (1,))
+
+
+async def test_a_usb_card_that_is_pulled_while_no_agent_runs_is_away_for_the_next(
+    machine: SoundMachine,
+) -> None:
+    machine.plug(RECORDINGS / "usb.json", 0, **SERIAL)
+    machine.plug(RECORDINGS / "hda.json", 1)
+    async with following(Followed(machine)) as made:
+        await made.until(lambda: made.is_there(NAME))
+        async with asyncio.timeout(20):
+            while not (machine.dev / "usb-cards.json").exists():
+                await asyncio.sleep(0.01)
+    machine.unplug(0)
+    async with following(Followed(machine)) as made:
+        await made.until(lambda: is_known(made))
+        assert made.is_away(NAME)
+        assert list(made.present) == [1]
+        machine.plug(RECORDINGS / "usb.json", 2, at="pci0000:00/0000:00:04.0/usb2/2-3", **SERIAL)
+        await made.until(lambda: made.is_there(NAME))
+
+
+async def test_a_serial_that_another_node_has_live_is_no_identity_until_that_is_gone(
+    machine: SoundMachine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(follower, "ELSEWHERE_SECONDS", 0.05)
+    machine.plug(RECORDINGS / "hda.json", 0)
+    made = Followed(machine)
+    names = set()
+    made.graph.subscribe(
+        lambda: names.update(str(one.name) for one in endpoints(made.graph.view(), "kitchen"))
+    )
+    async with following(made):
+        await made.until(lambda: is_known(made))
+        made.is_elsewhere = True
+        machine.plug(RECORDINGS / "usb.json", 1, **SERIAL)
+        await made.until(lambda: made.is_there("kitchen-usb-1-1-usb-audio"))
+        assert NAME not in names
+        made.is_elsewhere = False
+        await made.until(lambda: made.is_there(NAME))
+        asked = len(made.asked)
+        assert set(made.asked) == {"1-1"}
+        machine.cards[1].set_values("Audio Output Volume Control Playback Switch", 0)
+        await made.until(lambda: made.present[1].controls[0].values == (0,))
+        assert len(made.asked) == asked
+
+
+PLAYBACK = NodeRecipe(factory="api.alsa.pcm.sink", properties=(("api.alsa.path", "hw:0,0"),))
+
+
+async def test_what_is_in_the_way_of_a_pcm_is_said_in_words(machine: SoundMachine) -> None:
+    card = machine.plug(RECORDINGS / "hda.json", 0)
+    cards = Followed(machine).cards
+    assert await cards.obstacle(PLAYBACK) == ""
+    card.busy = {"D0p"}
+    assert (await cards.obstacle(PLAYBACK)).startswith("another program has it open")
+    assert await cards.obstacle(NodeRecipe(factory="support.null-audio-sink")) == ""
+    machine.unplug(0)
+    assert (await cards.obstacle(PLAYBACK)).endswith("pcmC0D0p: No such file or directory")
+    assert card.open_devices == []
 
 
 async def test_twenty_plugs_leave_no_file_and_no_absent_card(machine: SoundMachine) -> None:

@@ -177,3 +177,12 @@ def test_the_card_has_its_facts_and_place() -> None:
         "HDA Intel PCH",
     )
     assert (card.bus, card.path, card.is_present) == ("pci", "0000:00:1f.3", True)
+
+
+def test_a_recipe_leads_back_to_the_file_of_its_pcm() -> None:
+    playback = only_pcm(reading(device=7)).recipe
+    assert playback is not None
+    assert cards.pcm_file(playback) == "pcmC1D7p"
+    capture = dataclasses.replace(playback, factory="api.alsa.pcm.source")
+    assert cards.pcm_file(capture) == "pcmC1D7c"
+    assert cards.pcm_file(dataclasses.replace(playback, properties=())) is None

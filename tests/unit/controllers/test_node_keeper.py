@@ -9,9 +9,12 @@ import pytest
 
 from liken_audio.controllers.node_keeper import APPEAR_SECONDS, MAX_DELAY, NodeKeeper
 from liken_audio.graph.device_graph import DeviceGraph
+from liken_audio.graph.endpoints import endpoints
 from liken_audio.graph.model import (
     Card,
     CardsSnapshot,
+    ClaimHold,
+    ClaimsSnapshot,
     DeviceName,
     Linear,
     Node,
@@ -103,8 +106,16 @@ class World:
     def __init__(self, *cards: Card) -> None:
         self.graph = DeviceGraph([Source.VIRTUAL, Source.PIPEWIRE])
         self.pipewire = FakePipeWire(self.graph)
-        self.keeper = NodeKeeper(self.graph, "kitchen", self.pipewire)
+        self.obstacle_text = ""
+        self.keeper = NodeKeeper(self.graph, "kitchen", self.pipewire, self)
         self.cards(*cards)
+
+    async def obstacle(self, _recipe: NodeRecipe) -> str:
+        """Satisfy `PcmProbe`."""
+        return self.obstacle_text
+
+    def holds(self, *holds: ClaimHold) -> None:
+        self.graph.replace(Source.CLAIMS, ClaimsSnapshot(holds))
 
     def cards(self, *cards: Card) -> None:
         self.graph.replace(Source.VIRTUAL, CardsSnapshot(cards))
@@ -343,3 +354,64 @@ async def test_an_error_of_our_own_ends_the_loop() -> None:
     world.pipewire.connect()
     with pytest.raises(ExceptionGroup):
         await world.keeper.run()
+
+
+def hold(uid: str, *devices: str, is_admin: bool = False) -> ClaimHold:
+    names = tuple(map(DeviceName, devices or (ANALOG,)))
+    return ClaimHold(namespace="media", name=uid, uid=uid, devices=names, is_admin=is_admin)
+
+
+async def test_a_node_whose_last_claim_goes_is_made_anew_at_once() -> None:
+    async with at_rest(card(pcm(), microphone_pcm())) as world:
+        world.holds(hold("a"))
+        await asyncio.sleep(10)
+        assert world.pipewire.destroyed == []
+        world.holds()
+        await asyncio.sleep(6 * DELAY)
+        assert [serial for _, serial in world.pipewire.destroyed] == [41]
+        assert len(world.names) == 2
+        await asyncio.sleep(600)
+        assert len(world.pipewire.destroyed) == 1
+
+
+async def test_claims_that_follow_each_other_closely_each_find_a_new_node() -> None:
+    async with at_rest(card()) as world:
+        for number in range(12):
+            world.holds(hold(f"claim-{number}"))
+            await asyncio.sleep(8 * DELAY)
+            assert world.names == [ANALOG]
+            assert len(world.pipewire.destroyed) == number
+
+
+async def test_a_node_that_one_of_several_claims_still_has_is_left_alone() -> None:
+    async with at_rest(card()) as world:
+        world.holds(hold("a"), hold("b"))
+        world.holds(hold("b"))
+        await asyncio.sleep(60)
+        assert world.pipewire.destroyed == []
+
+
+async def test_a_claim_that_only_watches_leaves_nothing_behind() -> None:
+    async with at_rest(card()) as world:
+        world.holds(hold("a", is_admin=True))
+        world.holds()
+        await asyncio.sleep(60)
+        assert world.pipewire.destroyed == []
+
+
+async def test_what_is_in_the_way_of_a_node_is_in_the_graph_and_pipewire_is_left_alone() -> None:
+    world = World(card())
+    world.obstacle_text = "another program has it open"
+    world.pipewire.connect()
+    async with world.running():
+        await asyncio.sleep(1)
+        assert world.graph.view().obstacles == ((ANALOG, "another program has it open"),)
+        (seen,) = endpoints(world.graph.view(), "kitchen")
+        assert seen.obstacle == "another program has it open"
+        assert world.pipewire.created == []
+        world.obstacle_text = ""
+        await asyncio.sleep(MAX_DELAY + 1)
+        assert world.names == [ANALOG]
+        assert world.graph.view().obstacles == ()
+        (seen,) = endpoints(world.graph.view(), "kitchen")
+        assert seen.obstacle == ""

@@ -87,6 +87,15 @@ def test_a_switch_is_on_or_off(word: str, value: int) -> None:
 def test_a_level_is_for_all_channels_or_one_for_each() -> None:
     assert parse("40", level()) == (40, 40)
     assert parse("40, 42", level()) == (40, 42)
+    assert parse(" 40  42 ", level()) == (40, 42)
+
+
+def test_channels_that_differ_are_shown_side_by_side() -> None:
+    assert text(level(), (80, 75)) == "80 75"
+    assert text(level(), (80, 80)) == "80"
+    assert text(control("A", channels=2), (1, 0)) == "on off"
+    assert parse("on off", control("A", channels=2)) == (1, 0)
+    assert text(choice("Mic", "Rear Mic", channels=2, values=(0, 1)), (0, 1)) == "Mic,Rear Mic"
 
 
 def test_an_item_may_have_commas_and_spaces_in_its_name() -> None:
@@ -103,6 +112,8 @@ def test_items_may_differ_by_channel() -> None:
         pytest.param("88", level(), "from 0 to 87", id="above-the-range"),
         pytest.param("-1", level(), "from 0 to 87", id="below-the-range"),
         pytest.param("loud", level(), "from 0 to 87", id="no-number"),
+        pytest.param("1 2 3", level(), "all channels or 2", id="too-many-side-by-side"),
+        pytest.param("", level(), "from 0 to 87", id="nothing"),
         pytest.param("1,2,3", level(), "all channels or 2", id="too-many-channels"),
         pytest.param("5", level(step=2), "steps of 2", id="between-steps"),
         pytest.param("maybe", control("A"), "'on' nor 'off'", id="no-switch"),

@@ -89,6 +89,14 @@ def test_connected_tells_what_is_plugged_in(
             endpoint(), Fault.GRAPH_LOST, HEARD, Reason.GRAPH_LOST, "pipewire container", id="lost"
         ),
         pytest.param(
+            endpoint(node=None, obstacle="another program has it open"),
+            Fault.NO_NODE,
+            HEARD,
+            Reason.NO_NODE,
+            "can't have a node for it: another program has it open",
+            id="busy",
+        ),
+        pytest.param(
             endpoint(node=None), Fault.NO_NODE, HEARD, Reason.NO_NODE, "log", id="no-node"
         ),
         pytest.param(
