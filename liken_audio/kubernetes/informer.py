@@ -328,7 +328,8 @@ class Informer:
         state = (trouble, isinstance(error, Rejected))
         if state == self._told:
             return
-        log = _log.bind(resource=self._resource.plural, group=self._resource.group)
+        chosen = " ".join(filter(None, self._selectors.values()))
+        log = _log.bind(resource=self._resource.plural, group=self._resource.group, selector=chosen)
         if trouble is None:
             log.info("watching", objects=len(self._reflector.objects))
         elif trouble is Trouble.NOT_SERVED:

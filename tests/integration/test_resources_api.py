@@ -308,6 +308,19 @@ async def test_describe_tells_what_happened(cluster: Cluster) -> None:
     assert "Device or resource busy" in text
 
 
+async def test_a_fault_that_comes_and_goes_is_few_events(cluster: Cluster) -> None:
+    """Not one a second: the same again within ten minutes raises a count."""
+    async with lab(cluster, "flapping") as here:
+        await here.settled()
+        for number in range(12):
+            here.sounds(here.playing(is_muted=number % 2 == 0))
+            await asyncio.sleep(0.6)
+        await here.settled()
+        text = await events_of(here)
+    lines = [line for line in text.splitlines() if " Muted " in line or " Ready " in line]
+    assert 1 <= len(lines) <= 2
+
+
 async def events_of(here: Lab) -> str:
     """The part of `kubectl describe` that lists Events."""
     text = await here.kubectl("describe", "sink", here.analog)

@@ -192,3 +192,21 @@ async def test_mute_is_what_pipewire_says_and_ready_tells_it(
         here.declare(mute=False)
         await here.eventually(is_ready)
     assert here.writer.calls == [("mute", True), ("mute", False)]
+
+
+async def test_a_restart_of_wireplumber_or_pipewire_writes_what_is_declared_at_most_once_more(
+    sound_stack: SoundStack,
+) -> None:
+    async with room(sound_stack) as here:
+        here.declare(volume=50)
+        await here.eventually(lambda status: status["observed"]["volume"] == 50)
+        await asyncio.to_thread(sound_stack.restart_wireplumber)
+        await asyncio.sleep(QUIET)
+        assert here.writer.calls == [("volume", 0.125)]
+        await asyncio.to_thread(sound_stack.restart_pipewire)
+        async with asyncio.timeout(DEADLINE):
+            while len(here.writer.calls) < 2:
+                await asyncio.sleep(0.05)
+        await here.eventually(is_ready)
+        await asyncio.sleep(QUIET)
+        assert here.writer.calls == [("volume", 0.125)] * 2
