@@ -147,6 +147,13 @@ async def test_the_agents_own_rights_are_enough_for_all_that_it_does(
     wait_until(events, "an Event on the Sink", SECONDS)
     node.cluster.kubectl("delete", "sink", sink)
     node.cluster.wait_for("the Sink again", lambda: node.cluster.get("sink", sink))
+    misspelt = sink_of(node.name, f"{sink}x")
+    del misspelt["metadata"]["labels"]
+    node.cluster.apply(misspelt)
+    wait_until(
+        lambda: "NoDevice" in json.dumps(node.cluster.get("sink", f"{sink}x")), "the word", SECONDS
+    )
+    node.cluster.kubectl("delete", "sink", f"{sink}x")
     await kubelet.unprepare([claim])
     assert refusals(node) == []
 
@@ -212,16 +219,20 @@ async def test_an_agent_writes_sinks_of_its_own_node_alone(
     refused("may not change the spec", *create, body=json.dumps(loud))
     refused("of that node alone", "patch", "sink", theirs, "--type=merge", "-p", ours)
     refused("of that node alone", "delete", "sink", theirs)
+    unlabelled["metadata"]["name"] = nobodys = f"{node.name}-of-nobody"
+    node.cluster.apply(unlabelled)
     resource = SINKS if kind == "sink" else SOURCES
     body = {"apiVersion": SINKS.api_version, "status": {"node": other_nodes}}
     async with KubernetesClient.from_kubeconfig(str(workspace / "kubeconfig")) as client:
         for which, name, message in (
             (SINKS, theirs, "of that node alone"),
+            (SINKS, nobodys, "of that node alone"),
             (resource, mine, "is on that node alone"),
         ):
             named = body | {"kind": which.kind, "metadata": {"name": name}}
             with pytest.raises(Rejected, match=message):
                 await client.apply(which, named, subresource="status")
+    node.cluster.kubectl("delete", "sink", nobodys)
     spec = ["--type=merge", "-p", '{"spec": {"mute": true}}']
     refused("may not change the spec", "patch", kind, mine, *spec)
     node.cluster.kubectl("patch", kind, mine, *spec)

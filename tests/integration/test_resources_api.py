@@ -362,6 +362,15 @@ SINK: Json = {
 }
 
 
+CONDITION: Json = {
+    "type": "Ready",
+    "status": "True",
+    "reason": "Ready",
+    "message": "",
+    "lastTransitionTime": "2026-11-30T20:00:00Z",
+}
+
+
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
@@ -390,6 +399,23 @@ def test_what_can_not_be_right_is_refused_and_told(
 def test_a_source_has_no_codec_of_its_own(cluster: Cluster) -> None:
     with pytest.raises(HarnessError, match=r'unknown field "spec.codec"'):
         cluster.apply({**SINK, "kind": "Source", "spec": {"codec": "aac"}})
+
+
+@pytest.mark.parametrize(
+    ("status", "key"),
+    [
+        ({"conditions": [CONDITION, CONDITION]}, '{"type":"Ready"}'),
+        ({"claims": [{"uid": "u1"}, {"uid": "u1", "name": "tv"}]}, '{"uid":"u1"}'),
+    ],
+    ids=["conditions", "claims"],
+)
+def test_a_list_has_one_entry_for_each_key(cluster: Cluster, status: Json, key: str) -> None:
+    body = {**SINK, "metadata": {"name": "list-keys"}}
+    cluster.apply(body)
+    with pytest.raises(HarnessError) as refused:
+        cluster.patch_status("sink", "list-keys", status)
+    assert f"Duplicate value: {key}" in str(refused.value)
+    cluster.kubectl("delete", "sink", "list-keys")
 
 
 def test_explain_reads_as_documentation(cluster: Cluster) -> None:
