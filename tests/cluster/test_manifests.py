@@ -120,6 +120,21 @@ def test_the_example_of_an_overlay_of_ones_own_changes_what_it_says(namespaced: 
     assert {"nodeSelector", "tolerations", "priorityClassName"} <= spec.keys()
 
 
+def test_what_the_install_page_applies_is_there_and_taken(namespaced: Cluster) -> None:
+    page = (TREE / "docs" / "install.md").read_text()
+    named_paths = set(re.findall(r"manifests/[a-z0-9./-]*[a-z0-9]", page))
+    assert named_paths
+    assert all((TREE / each).exists() for each in named_paths), named_paths
+    applied = set(re.findall(r"^\$ kubectl apply (-[kf]) (\S+)$", page, re.MULTILINE))
+    assert {path for flag, path in applied if flag == "-k"} >= {
+        f"manifests/overlays/{each}" for each in ("generic", "liken", "virtual")
+    }
+    for flag, path in applied:
+        namespaced.kubectl("apply", flag, str(TREE / path), "--dry-run=server")
+    assert {name for name in OVERLAYS if f"`manifests/overlays/{name}`" in page} == set(OVERLAYS)
+    assert f"localhost/liken-audio:{liken_audio.__version__}" in page
+
+
 def test_the_containers_start_in_their_order_and_the_daemons_stay(overlay: list[Json]) -> None:
     spec = pod(overlay)
     assert [each["name"] for each in spec["initContainers"]] == SIDECARS
