@@ -18,6 +18,7 @@ cache=${LIKEN_AUDIO_CACHE:-${XDG_CACHE_HOME:-${HOME:-/root}/.cache}/liken-audio}
 release=trixie
 registry_image=docker.io/library/debian:$release-slim
 made_image=docker.io/library/debian:$release-slim-made-here
+most_megabytes=3000
 base=
 archive=
 name=
@@ -137,6 +138,13 @@ debootstrap)
 esac
 
 # --- the image -----------------------------------------------------------------------------------------------
+
+# Layers of builds before are what makes this one quick; of very many of them none is left.
+if [ "$builder" = buildah ] && [ "$(du -sm "$cache"/buildah-* | awk '{ n += $1 } END { print n + 0 }')" -gt "$most_megabytes" ]; then
+    kept=$("${tool[@]}" images --quiet --no-trunc "$made_image" 2>/dev/null || true)
+    "${tool[@]}" images --all --quiet --no-trunc | sort -u | grep -vxF "${kept:-none}" |
+        xargs -r "${tool[@]}" rmi --force >/dev/null 2>&1 || true
+fi
 
 arguments=(--build-arg "BASE=$base")
 for variable in PIP_INDEX_URL PIP_FIND_LINKS; do

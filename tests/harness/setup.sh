@@ -407,7 +407,7 @@ build_image() {
     fi
     touch "$archive"
     # Each edit of the agent makes another one.
-    ls -t "$cache"/image-*.tar | tail -n +4 | xargs -r rm -f
+    ls -t "$cache"/image-*.tar | tail -n +3 | xargs -r rm -f
 }
 
 built() { grep -E '^  […✓]' "$1" | tail -n 1 | sed 's/^  […✓] */, /'; }
