@@ -115,14 +115,14 @@ def test_an_array_cut_off_at_the_end_is_pending() -> None:
 
 @pytest.mark.parametrize("kind", ["lines", "one line"])
 def test_the_time_is_linear_in_the_bytes(kind: str) -> None:
-    """Were all that came before looked at again with each of 8,000 pieces: over 10 GB."""
+    """Were all that came before looked at again with each of 8,000 pieces: over 4 GB."""
     row = json.dumps({"id": 1, "text": "x" * 50}, indent=2 if kind == "lines" else None)
-    data = f"[{', '.join([row] * 45_000)}]".encode()
-    assert len(data) > 3_000_000
+    data = f"[{', '.join([row] * 15_000)}]".encode()
+    assert len(data) > 1_000_000
     framer = ArrayFramer()
     started = time.process_time()
-    assert len(frames(framer, data, 400)) == 1
-    assert time.process_time() - started < 5
+    assert len(frames(framer, data, 130)) == 1
+    assert time.process_time() - started < 3
 
 
 # What a framer could stumble over; all of Unicode would cost hypothesis seconds at its first use.
