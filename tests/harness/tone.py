@@ -153,9 +153,11 @@ def write_tone(file: Path, frequency_hz: float, seconds: float = 1.0) -> None:
         writer.writeframes(b"".join(struct.pack("<hh", each, each) for each in samples))
 
 
-def read_left(file: Path) -> Sequence[int]:
-    """The left channel of raw stereo samples of 16 bits."""
-    data = file.read_bytes()
+def read_left(file: Path, start: int = 0) -> Sequence[int]:
+    """The left channel of raw stereo samples of 16 bits, from a byte of the file on."""
+    with file.open("rb") as opened:
+        opened.seek(start)
+        data = opened.read()
     samples = array.array("h")
     samples.frombytes(data[: len(data) // 4 * 4])
     return samples[::2]
