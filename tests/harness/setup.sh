@@ -9,12 +9,14 @@
 #   sound     PipeWire 1.4, WirePlumber 0.5.8 and D-Bus from Debian's packages
 #   kubectl   kubectl 1.34 or newer
 #   cluster   kubectl and a real Kubernetes control plane, compiled once from Go modules
+#   guest     QEMU, a kernel for its guests, and what emulates sound cards and Bluetooth speakers there
 #   node      what a real node has beside its kubelet: containerd, compiled once, runc and CNI plugins
 #   image     the image as an archive, with buildah; what it stands on is made by debootstrap
 #
 # COMMAND gets the virtual environment and kubectl first on its PATH, the control plane's program in
-# LIKEN_AUDIO_CONTROL_PLANE, the folder of the node's in LIKEN_AUDIO_NODE_PROGRAMS, and the image in
-# LIKEN_AUDIO_IMAGE. Without a COMMAND these are printed, to be read by `eval`.
+# LIKEN_AUDIO_CONTROL_PLANE, the folder of the node's in LIKEN_AUDIO_NODE_PROGRAMS, the image in
+# LIKEN_AUDIO_IMAGE, and the guests' in LIKEN_AUDIO_GUEST_KERNEL and LIKEN_AUDIO_BUMBLE. Without a
+# COMMAND these are printed, to be read by `eval`.
 #
 # What is made is kept in ${LIKEN_AUDIO_CACHE:-${XDG_CACHE_HOME:-~/.cache}/liken-audio}, each part under
 # a hash of what it is made from, so that a stale one is never used. Two runs may go side by side.
@@ -183,7 +185,7 @@ install_packages() {
     log=$(mktemp -p "$scratch")
     # A repository of somebody else that doesn't answer is no reason to stop: the installation decides.
     long "reading Debian's package lists" "$log" no_progress "${apt_command[@]}" update || say "  … apt-get update complained; going on"
-    if [ "$what" = PipeWire ] && ! dpkg --compare-versions "$(candidate pipewire-alsa)" ge 1.4; then
+    if needs_backports "$what"; then
         add_backports "$codename" "$scratch/parts"
         long "reading the lists of $codename-backports" "$log" no_progress "${apt_command[@]}" update || explain "reading Debian's backports" "$log"
         release=(-t "$codename-backports")
@@ -191,6 +193,16 @@ install_packages() {
     long "installing $what and what it needs" "$log" unpacked "${apt_command[@]}" --no-install-recommends "${release[@]}" install "$@" || explain "installing $what" "$log"
 }
 
+# Debian 12's own of these are too old.
+needs_backports() {
+    case $1 in
+    PipeWire) ! is_offered pipewire-alsa 1.4 ;;
+    QEMU) ! is_offered qemu-system-x86 1:8.2 || ! is_offered libspa-0.2-bluetooth 1.4 ;;
+    *) false ;;
+    esac
+}
+
+is_offered() { dpkg --compare-versions "$(candidate "$1")" ge "$2"; }
 candidate() { LC_ALL=C apt-cache policy "$1" | awk '/Candidate:/ { print $2 }'; }
 unpacked() { awk '/^Setting up/ { n++ } END { if (n) printf ", %d packages set up", n }' "$1"; }
 
@@ -426,6 +438,66 @@ use_image() {
     ready "the image, $(($(stat -c %s "$archive") / 1000000)) MB"
 }
 
+# --- guests with emulated sound cards -----------------------------------------------------------------------
+
+guest_packages=(qemu-system-x86 busybox-static kmod zstd alsa-utils bluez libspa-0.2-bluetooth)
+
+has_guest() {
+    local package
+    command -v dpkg-query >/dev/null || return 1
+    for package in "${guest_packages[@]}"; do
+        is_installed "$package" || return 1
+    done
+    is_new_enough qemu-system-x86 1:8.2 && is_new_enough libspa-0.2-bluetooth 1.4
+}
+
+make_guest() {
+    if ! has_guest; then
+        install_packages QEMU "${guest_packages[@]}"
+        has_guest || fail "QEMU 8.2 is needed for emulated sound cards, and libspa-0.2-bluetooth 1.4; Debian gave $(candidate qemu-system-x86) and $(candidate libspa-0.2-bluetooth)"
+    fi
+}
+
+# A kernel package is unpacked, not installed: this machine's own kernel stays what it is.
+make_guest_kernel() {
+    local folder=$1 log package
+    [ ! -e "$folder/vmlinux" ] || return 0
+    must_be_debian_root "a kernel for guests"
+    need_megabytes "$cache" 1000 "a kernel for guests"
+    log=$(mktemp -p "$scratch")
+    package=$(kernel_package)
+    if [ -z "$package" ]; then
+        long "reading Debian's package lists" "$log" no_progress "${apt_command[@]}" update || true
+        package=$(kernel_package)
+        [ -n "$package" ] || fail "apt has no linux-image-amd64: add a Debian mirror to its sources, then run it again"
+    fi
+    long "fetching $package" "$log" no_progress sh -c 'cd "$1" && shift && exec "$@"' - "$scratch" \
+        "${apt_command[@]}" -o APT::Sandbox::User=root download "$package" || explain "fetching $package" "$log"
+    rm -rf "$folder".new.*
+    long "unpacking $package" "$log" no_progress env PYTHONPATH="$tree" "PATH=$PATH:/usr/sbin:/sbin" PYTHONDONTWRITEBYTECODE=1 \
+        "$base_python" -m tests.harness.guest.kernel "$scratch/$package"_*.deb "$folder" || explain "unpacking $package" "$log"
+    rm -f "$scratch/$package"_*.deb
+}
+
+# The newest that apt's sources have: backports count, where they are listed.
+kernel_package() {
+    apt-cache show linux-image-amd64 2>/dev/null |
+        sed -nE 's/^Depends: linux-image-([0-9][^ ,]*).*/linux-image-\1/p' | sort -V | tail -n 1
+}
+
+use_guest() {
+    local kernel
+    [ "$(uname -m)" = x86_64 ] || fail 'guests are made for x86_64 only'
+    check_python
+    alone "$cache/apt.lock" make_guest
+    kernel=$cache/guest-kernel-$({ . /etc/os-release && echo "${VERSION_CODENAME:-}"; cat "$harness/guest/kernel.py"; } | key_of)
+    alone "$kernel.lock" make_guest_kernel "$kernel"
+    [ -n "${environment_python:-}" ] || fail 'the part guest goes with python or dev'
+    use_wheel bumble
+    export LIKEN_AUDIO_GUEST_KERNEL=$kernel LIKEN_AUDIO_BUMBLE=$wheel
+    ready "QEMU $(dpkg-query -W -f '${Version}' qemu-system-x86), a guest's kernel $(ls "$kernel/lib/modules")"
+}
+
 # ---------------------------------------------------------------------------------------------------------------
 
 apt_alone() { alone "$cache/apt.lock" install_packages "$@"; }
@@ -441,9 +513,10 @@ make_part() {
         use_kubectl
         use_control_plane
         ;;
+    guest) use_guest ;;
     node) use_node ;;
     image) use_image ;;
-    *) fail "no part $1: there are root, python, dev, sound, kubectl, cluster, node and image" ;;
+    *) fail "no part $1: there are root, python, dev, sound, kubectl, cluster, guest, node and image" ;;
     esac
 }
 
@@ -452,7 +525,7 @@ while [ $# -gt 0 ] && [ "$1" != -- ]; do
     parts+=("$1")
     shift
 done
-[ ${#parts[@]} -gt 0 ] || fail 'name the parts: root, python, dev, sound, kubectl, cluster, node, image'
+[ ${#parts[@]} -gt 0 ] || fail 'name the parts: root, python, dev, sound, kubectl, cluster, guest, node, image'
 for part in "${parts[@]}"; do [ "$part" != root ] || make_part root; done
 mkdir -p "$cache" 2>/dev/null && [ -w "$cache" ] || fail "can't write $cache: name another folder with LIKEN_AUDIO_CACHE=…"
 cache=$(cd "$cache" && pwd)
@@ -470,7 +543,7 @@ scratch=
 if [ $# -eq 0 ]; then
     printf 'export PATH=%q\n' "$PATH"
     printf 'export PYTHONPYCACHEPREFIX=%q; unset PYTHONDONTWRITEBYTECODE\n' "$PYTHONPYCACHEPREFIX"
-    for variable in LIKEN_AUDIO_CONTROL_PLANE LIKEN_AUDIO_NODE_PROGRAMS LIKEN_AUDIO_IMAGE; do
+    for variable in LIKEN_AUDIO_{CONTROL_PLANE,NODE_PROGRAMS,IMAGE,GUEST_KERNEL,BUMBLE}; do
         [ -z "${!variable:-}" ] || printf 'export %s=%q\n' "$variable" "${!variable}"
     done
 else
