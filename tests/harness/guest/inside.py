@@ -108,6 +108,16 @@ def exists(path: str) -> bool:
     return Path(path).exists()
 
 
+def started() -> list[str]:
+    """Names of the programs that were started."""
+    return sorted(_state.running)
+
+
+def python() -> str:
+    """The virtual environment's Python."""
+    return sys.executable
+
+
 def uptime() -> float:
     """Seconds since the guest's kernel started."""
     return float(read("/proc/uptime").split()[0])

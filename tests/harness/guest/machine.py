@@ -54,14 +54,14 @@ _DRIVERS = {
     "usb": "snd-usb-audio",
     "virtio": "virtio_snd",
 }
-# QEMU has no HDMI codec. Told that hda-output (1af4:0012) is an NVIDIA MCP77, the kernel's HDMI driver
+# QEMU has no HDMI codec. Told that hda-output (1af4:0012) is a VIA VX900, the kernel's HDMI driver
 # takes it: that one asks the codec nothing. Format: Documentation/sound/hd-audio/notes.rst.
 HDMI_CODEC = """\
 [codec]
 0x1af40012 0x1af40012 0
 
 [vendor_id]
-0x10de0002
+0x11069f80
 """
 _KERNEL_ARGUMENTS = (
     "console=ttyS0 quiet panic=-1 nokaslr mitigations=off tsc=reliable no_timer_check"
@@ -250,7 +250,7 @@ class Guest:
         return any(card.kind == kind for card in self._cards)
 
     def _command(self) -> Sequence[str]:
-        accelerator, processor = ("kvm", "host") if has_kvm() else ("tcg,thread=multi", "Nehalem")
+        accelerator, processor = ("kvm", "host") if has_kvm() else ("tcg,thread=multi", "Nehalem,+rdrand")
         command = [
             *("qemu-system-x86_64", "-nodefaults", "-no-user-config", "-no-reboot"),
             *("-display", "none", "-serial", f"file:{self.folder}/console.log"),
