@@ -48,6 +48,10 @@ test-node: ## the image and the manifests on a real kubelet and container runtim
 test-image: ## what is in the image, and its daemons as the manifests start them
 	@$(setup) root dev sound image -- env LIKEN_AUDIO_REQUIRE=1 $(pytest) tests/image $(ARGS)
 
+.PHONY: test-hardware
+test-hardware: ## the agent in a guest with emulated sound cards and a Bluetooth speaker (QEMU)
+	@$(setup) root dev sound cluster guest -- env LIKEN_AUDIO_REQUIRE=1 $(pytest) tests/hardware $(ARGS)
+
 .PHONY: bench
 bench: ## the figures of docs/limits.md, each against its bound
 	@$(setup) root dev sound cluster -- python -m tests.bench $(ARGS)

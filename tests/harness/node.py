@@ -49,6 +49,8 @@ class Node:
         """D-Bus address of the bus with BlueZ; "": there is none."""
         self.die_at: tuple[str, int] | None = None
         """Before which change of files they die: a part of the path, and which of its changes."""
+        self.start_seconds: float = READY_SECONDS
+        """How long a process may take to answer after its start."""
         self.registry = folder / "registry"
         self.plugin = folder / "plugin"
         self.cdi = folder / "cdi"
@@ -246,10 +248,12 @@ class Node:
         return self._folder / "control" / "sockets"
 
     def _wait_claim_sockets(self) -> None:
-        wait_until(self._control.is_socket, "claim-sockets", READY_SECONDS, [self.claim_sockets])
+        wait_until(
+            self._control.is_socket, "claim-sockets", self.start_seconds, [self.claim_sockets]
+        )
 
     def _wait_agent(self) -> None:
-        wait_until(lambda: self.answers("/healthz"), "the agent", READY_SECONDS, [self.agent])
+        wait_until(lambda: self.answers("/healthz"), "the agent", self.start_seconds, [self.agent])
 
     def _sockets_flags(self) -> Mapping[str, str]:
         return {

@@ -8,6 +8,7 @@ a plug a jack, where the emulated card has none. They live until the card or the
 import fcntl
 import struct
 from collections.abc import Sequence
+from pathlib import Path
 
 _ADD = 0xC1105517
 _WRITE = 0xC4C85513
@@ -63,5 +64,5 @@ def _write(card: int, identity: bytes, values: bytes) -> None:
 
 
 def _ioctl(card: int, number: int, data: bytes) -> None:
-    with open(f"/dev/snd/controlC{card}", "r+b", buffering=0) as device:
+    with Path(f"/dev/snd/controlC{card}").open("r+b", buffering=0) as device:
         fcntl.ioctl(device, number, bytearray(data))
