@@ -48,6 +48,10 @@ def test_what_a_program_plays_to_an_emulated_card_is_heard_on_the_host(
     number, device = (int(each) for each in pcms(guest)[pcm].split("-"))
     played = guest.played(card)
     tone = str(guest.folder / "tone.wav")
+    if pcm == "Generic Analog":
+        guest.call(
+            inside.run, ["amixer", "-q", "-c", str(number), "sset", "Master", "100%", "unmute"]
+        )
     guest.call(inside.run, ["aplay", "-q", "-D", f"plughw:{number},{device}", tone])
     wait_until(lambda: played.seconds > 2, f"sound from {card}", SECONDS)
     assert played.sound().is_tone(440), f"heard: {played.sound()}"
