@@ -29,7 +29,7 @@ from liken_audio.api import (
 )
 from liken_audio.bluez.watcher import BlueZWatcher
 from liken_audio.claim_store import ClaimStore, read_boot_id
-from liken_audio.controllers import preparer, reconciler
+from liken_audio.controllers import preparer, reconciler, speakers
 from liken_audio.controllers.claim_reporter import ClaimReporter
 from liken_audio.controllers.claim_watcher import ClaimWatcher
 from liken_audio.controllers.events import EventRecorder
@@ -40,6 +40,7 @@ from liken_audio.controllers.orphans import Partners as OrphanPartners
 from liken_audio.controllers.preparer import Preparer
 from liken_audio.controllers.publisher import Publisher
 from liken_audio.controllers.reconciler import Reconciler
+from liken_audio.controllers.speakers import Speakers
 from liken_audio.dra.claims import ClaimRef
 from liken_audio.graph.device_graph import DeviceGraph
 from liken_audio.graph.model import Card, Control, Source
@@ -50,6 +51,7 @@ from liken_audio.kubernetes.client import KubernetesClient
 from liken_audio.kubernetes.credentials import CredentialsError
 from liken_audio.kubernetes.informer import Informer
 from liken_audio.parts import Parts
+from liken_audio.pipewire.session_manager import RestartFile
 from liken_audio.pipewire.watcher import PipeWireWatcher
 from liken_audio.pipewire.writer import PipeWireWriter
 from liken_audio.probes import Probes
@@ -141,6 +143,17 @@ def build(settings: Settings, client: KubernetesClient) -> Parts:
     sinks = Informer(client, SINKS, label_selector=label)
     sources = Informer(client, SOURCES, label_selector=label)
     events = EventRecorder(client, settings.node, _now)
+    bluez = BlueZWatcher(graph, settings.bluetooth_bus) if bluez_source else None
+    keeper_of_speakers: Speakers | None = None
+    if bluez is not None:
+        partners = speakers.Partners(
+            audio=writer,
+            caller=bluez,
+            session_manager=RestartFile(settings.wireplumber_restart),
+            sinks=sinks,
+            events=events,
+        )
+        keeper_of_speakers = Speakers(graph, settings.node, partners)
     keeper_of_objects = Reconciler(
         graph,
         settings.node,
@@ -150,6 +163,7 @@ def build(settings: Settings, client: KubernetesClient) -> Parts:
             sources=sources,
             audio=writer,
             mixer=_Mixers([source for source in (alsa, virtual) if source]),
+            codecs=keeper_of_speakers,
             events=events,
         ),
         _now,
@@ -161,7 +175,7 @@ def build(settings: Settings, client: KubernetesClient) -> Parts:
     for cache in (sinks, sources):
         cache.subscribe(lambda _key: publisher.wake())
     store = ClaimStore(Path(settings.plugin_dir), Path(settings.cdi_dir))
-    handler = _preparer(settings, graph, client, store)
+    handler = _preparer(settings, graph, client, store, keeper_of_speakers)
     return Parts(
         graph=graph,
         client=client,
@@ -170,7 +184,8 @@ def build(settings: Settings, client: KubernetesClient) -> Parts:
         sources=sources,
         alsa=alsa,
         virtual=virtual,
-        bluez=BlueZWatcher(graph, settings.bluetooth_bus) if bluez_source else None,
+        bluez=bluez,
+        speakers=keeper_of_speakers,
         pipewire=PipeWireWatcher(graph, settings.pipewire_remote),
         node_keeper=NodeKeeper(graph, settings.node, writer, alsa),
         events=events,
@@ -190,7 +205,11 @@ def build(settings: Settings, client: KubernetesClient) -> Parts:
 
 
 def _preparer(
-    settings: Settings, graph: DeviceGraph, client: KubernetesClient, store: ClaimStore
+    settings: Settings,
+    graph: DeviceGraph,
+    client: KubernetesClient,
+    store: ClaimStore,
+    switcher: Speakers | None,
 ) -> Preparer:
     return Preparer(
         graph,
@@ -199,6 +218,7 @@ def _preparer(
             client=client,
             store=store,
             sockets=SocketClient(Path(settings.claims_dir), Path(settings.control)),
+            speakers=switcher,
         ),
     )
 

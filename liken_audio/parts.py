@@ -18,6 +18,7 @@ from liken_audio.controllers.orphans import OrphanReporter
 from liken_audio.controllers.preparer import Preparer
 from liken_audio.controllers.publisher import Publisher
 from liken_audio.controllers.reconciler import Reconciler
+from liken_audio.controllers.speakers import Speakers
 from liken_audio.graph.device_graph import DeviceGraph
 from liken_audio.graph.model import Source
 from liken_audio.kubelet.server import KubeletServer
@@ -49,6 +50,7 @@ class Parts:
     alsa: AlsaCards | None
     virtual: VirtualCards | None
     bluez: BlueZWatcher | None
+    speakers: Speakers | None
     pipewire: PipeWireWatcher
     node_keeper: NodeKeeper
     events: EventRecorder
@@ -63,8 +65,8 @@ class Parts:
 
     def loops(self) -> Sequence[Coroutine[Any, Any, None]]:
         """Return what runs until the end, the kubelet's server apart."""
-        sources = (self.alsa, self.virtual, self.bluez)
-        followed = [source.run() for source in sources if source]
+        optional = (self.alsa, self.virtual, self.bluez, self.speakers)
+        followed = [each.run() for each in optional if each]
         return [
             *followed,
             self.pipewire.run(),

@@ -43,6 +43,10 @@ class Settings:
         "D-Bus address of the bus that BlueZ is on; none: no Bluetooth"
         " (default: DBUS_SYSTEM_BUS_ADDRESS, else the system bus)"
     )
+    wireplumber_restart: str = _option(
+        "file that the agent makes to have WirePlumber restarted; empty: none",
+        f"{_RUN}/pipewire/restart-wireplumber",
+    )
     registry_dir: str = _option(
         "where the kubelet looks for plugins", "/var/lib/kubelet/plugins_registry"
     )

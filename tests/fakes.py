@@ -12,12 +12,14 @@ from typing import Any
 from liken_audio.api import ApiError, Conflict, Json, NotFound, Resource, Unreachable
 from liken_audio.graph.device_graph import DeviceGraph
 from liken_audio.graph.model import (
+    BluetoothCard,
     Card,
     Control,
     Linear,
     Node,
     NodeRecipe,
     PipeWireSnapshot,
+    Profile,
     Source,
 )
 
@@ -237,6 +239,12 @@ class FakeHardware:
     async def set_mute(self, node: Node, *, is_muted: bool) -> None:
         self._called("mute", is_muted)
         self._change(node, is_muted=is_muted)
+
+    async def set_profile(self, card: BluetoothCard, profile: Profile) -> None:
+        self._called(f"profile {card.address}", profile.name)
+
+    async def set_codec(self, card: BluetoothCard, codec: str) -> None:
+        self._called(f"codec {card.address}", codec)
 
     async def create_node(
         self, name: str, recipe: NodeRecipe, properties: Mapping[str, str]

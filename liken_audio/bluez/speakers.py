@@ -6,8 +6,9 @@ What is published outlives what can be seen. Rules:
   two adapters it is still one, seen through the object by which it can be reached best.
 - While bluetoothd, or every adapter that it is paired with, is away, it stays, out of reach. An
   adapter that goes takes its devices' objects along, with or without their own signals.
-- When an adapter is there and its object, or its pairing, isn't, that pairing was removed. The
-  speaker without any leaves `UNPAIRED_SECONDS` later, so that its pods see it disconnected first.
+- When an adapter is there and its object, or its pairing, isn't, for `UNPAIRED_SECONDS`, that
+  pairing was removed; the speaker without any leaves. So its pods see it disconnected first, and
+  an adapter or a daemon that goes, and takes its devices' objects along before itself, unpairs none.
 - It has a microphone once it lists a headset profile while the sound server offers the other side;
   a sound server that restarts takes no microphone away.
 
@@ -49,9 +50,9 @@ class Seen:
 class _Known:
     speaker: Speaker
     has_microphone: bool = False
-    pairings: set[str] = field(default_factory=set)
-    """Addresses of the adapters that it is paired with, for all we know."""
-    leaves_at: float | None = None
+    pairings: dict[str, float | None] = field(default_factory=dict)
+    """Addresses of the adapters that it is paired with, for all we know, and since when that
+    doesn't show though the adapter is there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,13 +80,16 @@ class Speakers:
         sights = _sights(tree, adapters)
         for address, its in sights.items():
             self._meet(address, its)
-        present = {adapter.address for adapter in adapters.values()}
-        for address, known in list(self._known.items()):
-            self._update(known, sights.get(address, ()), present, is_served=tree is not None)
-            self._time(address, known, now)
-        waiting = [each.leaves_at for each in self._known.values() if each.leaves_at is not None]
+        if tree is None:
+            self._lose()
+        else:
+            present = {adapter.address for adapter in adapters.values()}
+            for address, known in list(self._known.items()):
+                _follow(known, sights.get(address, ()), present, now)
+                if not known.pairings:
+                    del self._known[address]
         cards = tuple(_card(self._known[address]) for address in sorted(self._known))
-        return Seen(CardsSnapshot(cards), min(waiting, default=None))
+        return Seen(CardsSnapshot(cards), self._next_look())
 
     def _meet(self, address: str, sights: Sequence[_Sight]) -> None:
         paired = [each for each in sights if each.device.is_paired]
@@ -93,31 +97,20 @@ class Speakers:
             name = paired[0].device.name
             self._known[address] = _Known(Speaker(address=address, name=name, link=Link.AWAY))
 
-    def _update(
-        self, known: _Known, sights: Sequence[_Sight], present: set[str], *, is_served: bool
-    ) -> None:
-        if not is_served:
+    def _lose(self) -> None:
+        for known in self._known.values():
             known.speaker = _out_of_reach(known.speaker, Link.NO_SERVICE)
-            return
-        paired = {each.adapter.address: each for each in sights if each.device.is_paired}
-        known.pairings = (known.pairings - present) | paired.keys()
-        if not paired:
-            link = Link.NO_ADAPTER if known.pairings else Link.UNPAIRED
-            known.speaker = _out_of_reach(known.speaker, link)
-            return
-        best = max(paired.values(), key=lambda each: each.precedence)
-        known.speaker = _speaker(best, known.speaker)
-        known.has_microphone |= bool(best.device.uuids & HEADSET_UUIDS and best.adapter.has_gateway)
+            known.pairings = dict.fromkeys(known.pairings)
 
-    def _time(self, address: str, known: _Known, now: float) -> None:
-        if known.speaker.link is Link.NO_SERVICE:
-            return
-        if known.speaker.link is not Link.UNPAIRED:
-            known.leaves_at = None
-        elif known.leaves_at is None:
-            known.leaves_at = now + UNPAIRED_SECONDS
-        elif known.leaves_at <= now:
-            del self._known[address]
+    def _next_look(self) -> float | None:
+        """Return when the first pairing counts as removed that may be."""
+        missing = [
+            since
+            for known in self._known.values()
+            for since in known.pairings.values()
+            if since is not None
+        ]
+        return min(missing) + UNPAIRED_SECONDS if missing else None
 
 
 def best_path(tree: ObjectTree, address: str) -> str | None:
@@ -136,6 +129,28 @@ def _sights(tree: ObjectTree | None, adapters: dict[str, Adapter]) -> dict[str, 
         if adapter is not None:
             found[device.address].append(_Sight(device, adapter))
     return {address: tuple(sights) for address, sights in found.items()}
+
+
+def _follow(known: _Known, sights: Sequence[_Sight], present: set[str], now: float) -> None:
+    """Take in what is seen of a speaker now; without a pairing left it is one no more."""
+    paired = {each.adapter.address: each for each in sights if each.device.is_paired}
+    pairings = known.pairings | dict.fromkeys(paired)
+    for adapter, since in pairings.items():
+        is_missing = adapter in present and adapter not in paired
+        pairings[adapter] = (now if since is None else since) if is_missing else None
+    known.pairings = {
+        adapter: since
+        for adapter, since in pairings.items()
+        if since is None or now < since + UNPAIRED_SECONDS
+    }
+    if not paired:
+        is_unpaired = None not in known.pairings.values()
+        link = Link.UNPAIRED if is_unpaired else Link.NO_ADAPTER
+        known.speaker = _out_of_reach(known.speaker, link)
+        return
+    best = max(paired.values(), key=lambda each: each.precedence)
+    known.speaker = _speaker(best, known.speaker)
+    known.has_microphone |= bool(best.device.uuids & HEADSET_UUIDS and best.adapter.has_gateway)
 
 
 def _speaker(sight: _Sight, before: Speaker) -> Speaker:

@@ -13,7 +13,15 @@ from liken_audio.api import Json, Resource
 from liken_audio.dra.cdi import CdiSpec
 from liken_audio.dra.claims import ClaimedDevice, ClaimRecord
 from liken_audio.dra.metadata import MetadataFile
-from liken_audio.graph.model import Card, Control, Linear, Node, NodeRecipe
+from liken_audio.graph.model import (
+    BluetoothCard,
+    Card,
+    Control,
+    Linear,
+    Node,
+    NodeRecipe,
+    Profile,
+)
 
 
 class ResourceClient(Protocol):
@@ -79,6 +87,12 @@ class AudioWriter(Protocol):
     async def set_mute(self, node: Node, *, is_muted: bool) -> None:
         """Mute or unmute the node."""
 
+    async def set_profile(self, card: BluetoothCard, profile: Profile) -> None:
+        """Switch a Bluetooth device to another profile; its nodes are made anew."""
+
+    async def set_codec(self, card: BluetoothCard, codec: str) -> None:
+        """Switch a Bluetooth device to a codec that it offers; its node is made anew."""
+
     async def create_node(
         self, name: str, recipe: NodeRecipe, properties: Mapping[str, str]
     ) -> None:
@@ -93,6 +107,38 @@ class PcmProbe(Protocol):
 
     async def obstacle(self, recipe: NodeRecipe) -> str:
         """Why a node can't be made by the recipe now, in words; "" when nothing is in the way."""
+
+
+class CodecSwitcher(Protocol):
+    """Switches codecs of Bluetooth speakers, one switch of a speaker at a time."""
+
+    async def switch_codec(self, address: str, codec: str) -> None:
+        """Have a connected speaker play by a codec; one that is in use writes nothing.
+
+        Returns when the node that was made anew is there. When it isn't in time, the codec that was
+        in use is put back, and `OSError` says so; it also says what is offered instead.
+        """
+
+
+class SpeakerSwitcher(CodecSwitcher, Protocol):
+    """What a claim may need to have switched."""
+
+    async def switch_microphone_on(self, address: str) -> None:
+        """Have the microphone of a connected headset; `OSError` says why not, as when it plays."""
+
+
+class SpeakerCaller(Protocol):
+    """Calls paired Bluetooth devices."""
+
+    async def connect(self, address: str) -> None:
+        """Connect; `OSError` with BlueZ's words, `TimeoutError` when it doesn't answer."""
+
+
+class SessionManager(Protocol):
+    """The session manager (WirePlumber) as a process that can be started anew."""
+
+    async def restart(self) -> None:
+        """Have it restarted; `OSError` where there is no way to."""
 
 
 class ControlWriter(Protocol):

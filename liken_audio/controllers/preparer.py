@@ -20,7 +20,7 @@ import structlog
 from liken_audio.api import RESOURCE_CLAIMS, ApiError, Json, NotFound, Unreachable
 from liken_audio.controllers.claim_reach import ClaimReach
 from liken_audio.controllers.file_work import in_thread
-from liken_audio.controllers.ports import ClaimSockets, ClaimStore, ResourceClient
+from liken_audio.controllers.ports import ClaimSockets, ClaimStore, ResourceClient, SpeakerSwitcher
 from liken_audio.dra import cdi, claims, metadata
 from liken_audio.dra.claim_folder import is_claim_uid
 from liken_audio.dra.claims import (
@@ -36,8 +36,14 @@ from liken_audio.dra.claims import (
 from liken_audio.dra.health import DeviceHealth, health
 from liken_audio.dra.metadata import MetadataFile
 from liken_audio.graph.device_graph import DeviceGraph
-from liken_audio.graph.endpoints import endpoints
-from liken_audio.graph.model import ClaimHold, ClaimsSnapshot, DeviceName, Endpoint, Source
+from liken_audio.graph.endpoints import endpoints, is_switched_off
+from liken_audio.graph.model import (
+    ClaimHold,
+    ClaimsSnapshot,
+    DeviceName,
+    Endpoint,
+    Source,
+)
 
 NODE_SECONDS = 5.0
 """How long Prepare waits for a node that is just being made anew."""
@@ -67,6 +73,8 @@ class Partners:
     client: ResourceClient
     store: ClaimStore
     sockets: ClaimSockets
+    speakers: SpeakerSwitcher | None = None
+    """None: there is no Bluetooth."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,6 +97,7 @@ class Preparer:
         self._client = partners.client
         self._store = partners.store
         self._sockets = partners.sockets
+        self._speakers = partners.speakers
         self._reach = ClaimReach(partners.client, partners.store, partners.sockets, self)
         self._tasks: asyncio.TaskGroup | None = None
         self._changed = asyncio.Event()
@@ -270,6 +279,7 @@ class Preparer:
             except NotReadyError:
                 if loop.time() >= deadline:
                     raise
+                await self._switch_microphones_on(claim)
                 await _woken(changed, deadline - loop.time())
             except HeldError as error:
                 holder = error.holder
@@ -293,10 +303,27 @@ class Preparer:
             self._store.save(record, is_durable=False)
         return record
 
+    async def _switch_microphones_on(self, claim: Json) -> None:
+        """Have the microphones that a claim waits for; `OSError` says why one can't be had."""
+        for name in claims.allocated_names(claim):
+            endpoint = self._current().get(name)
+            if self._speakers and endpoint and endpoint.bluetooth and is_switched_off(endpoint):
+                await self._speakers.switch_microphone_on(endpoint.bluetooth.address)
+
+    async def _with_codecs(self, record: ClaimRecord) -> ClaimRecord:
+        """Have connected speakers play by the codecs that the claim asks for."""
+        for device in record.devices:
+            endpoint = self._current().get(device.device)
+            codec = device.parameters.codec
+            if codec and self._speakers and endpoint and endpoint.bluetooth:
+                await self._speakers.switch_codec(endpoint.bluetooth.address, codec)
+        return claims.refreshed(record, self._current())
+
     async def _finish(self, record: ClaimRecord, known: ClaimRecord | None) -> ClaimRecord:
         """Carry a reserved claim out; when that fails, undo it."""
         uid = record.ref.uid
         try:
+            record = await self._with_codecs(record)
             if known and known.devices != record.devices:
                 await self._sockets.close(uid)
             completed = replace(record, state=ClaimState.COMPLETED)

@@ -23,6 +23,7 @@ from liken_audio.api import SINKS, SOURCES, ApiError, Json, Rejected
 from liken_audio.controllers.object_writer import EventSink, ObjectPartners, ObjectWriter
 from liken_audio.controllers.ports import (
     AudioWriter,
+    CodecSwitcher,
     ControlWriter,
     ResourceClient,
     WriteThroughCache,
@@ -52,6 +53,7 @@ from liken_audio.resources.situation import (
     SetMute,
     SetVolume,
     Situation,
+    SwitchCodec,
     write_failed,
     write_succeeded,
 )
@@ -78,6 +80,8 @@ class Partners:
     audio: AudioWriter
     mixer: ControlWriter
     events: EventSink
+    codecs: CodecSwitcher | None = None
+    """None: there is no Bluetooth."""
 
 
 class Reconciler:
@@ -94,6 +98,7 @@ class Reconciler:
         self._node_name = node_name
         self._label = v1alpha1.node_label(node_name)
         self._audio, self._mixer = partners.audio, partners.mixer
+        self._codecs = partners.codecs
         self._caches = {SINKS: partners.sinks, SOURCES: partners.sources}
         self._wall = wall
         self._writer = ObjectWriter(
@@ -199,6 +204,7 @@ class Reconciler:
             spec=spec,
             rejected=rejected,
             claim_limit=_claim_limit(seen),
+            claim_codec=_claim_codec(seen),
             reported=v1alpha1.reported_volume(stored or {}),
         )
         outcome = reconcile(situation, tracked.memory, now)
@@ -289,6 +295,8 @@ class Reconciler:
                 await self._audio.set_mute(node, is_muted=is_muted)
             case SetControl(card=card, control=control, values=values):
                 await self._mixer.write_control(card, control, values)
+            case SwitchCodec(address=address, codec=codec) if self._codecs:
+                await self._codecs.switch_codec(address, codec)
 
     def _hardware_failed(self, key: Key, error: Exception) -> float:
         self.errors += 1
@@ -352,6 +360,14 @@ def _claim_limit(seen: "_Seen") -> Percent | None:
         if name == seen.endpoint.name
     ]
     return min(limits, default=None)
+
+
+def _claim_codec(seen: "_Seen") -> str | None:
+    """The codec that the first of its claims asks for; two that differ can't share it."""
+    return next(
+        (codec for hold in seen.holds for name, codec in hold.codecs if name == seen.endpoint.name),
+        None,
+    )
 
 
 def _version(stored: Json | None) -> object:

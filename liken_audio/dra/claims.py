@@ -173,6 +173,13 @@ def prepare(claim: Json, ref: ClaimRef, here: NodeFacts) -> ClaimRecord:
     )
 
 
+def allocated_names(claim: Json) -> tuple[DeviceName, ...]:
+    """Return the names of our devices that are allocated to a claim, as served."""
+    allocation = (claim.get("status") or {}).get("allocation") or {}
+    results = (allocation.get("devices") or {}).get("results") or ()
+    return tuple(DeviceName(str(r.get("device"))) for r in results if r.get("driver") == DRIVER)
+
+
 def refreshed(record: ClaimRecord, by_name: Mapping[DeviceName, Endpoint]) -> ClaimRecord:
     """Return the record with the facts of now; a device without a node keeps its last ones."""
     devices = tuple(_refreshed(device, by_name.get(device.device)) for device in record.devices)
@@ -210,6 +217,9 @@ def holds(record: ClaimRecord) -> tuple[ClaimHold, ...]:
                         (d.device, Percent(d.parameters.max_volume))
                         for d in claimed
                         if d.parameters.max_volume is not None
+                    ),
+                    codecs=tuple(
+                        (d.device, d.parameters.codec) for d in claimed if d.parameters.codec
                     ),
                 )
             )

@@ -188,6 +188,12 @@ def is_on_demand(bluetooth: BluetoothCard | None) -> bool:
     )
 
 
+def is_switched_off(endpoint: Endpoint) -> bool:
+    """Whether this is a microphone that only waits so."""
+    is_microphone = endpoint.direction is Direction.CAPTURE
+    return is_microphone and endpoint.node is None and is_on_demand(endpoint.bluetooth)
+
+
 def _is_ours(node: Node, media_class: str) -> bool:
     """A stream may bear any name; a leftover of a device that is gone is heard by nobody."""
     return node.has_live_device and node.media_class.startswith((media_class, "Audio/Duplex"))

@@ -301,6 +301,8 @@ class ClaimHold:
     pods: tuple[str, ...] = ()
     max_volumes: tuple[tuple[DeviceName, Percent], ...] = ()
     """The devices whose class sets `maxVolume`."""
+    codecs: tuple[tuple[DeviceName, str], ...] = ()
+    """The devices for which a codec is asked, and that codec."""
 
 
 @dataclass(frozen=True, slots=True)

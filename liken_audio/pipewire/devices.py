@@ -16,6 +16,7 @@ from liken_audio.pipewire.values import first, integer, linear_volumes, object_o
 
 _A2DP_SINK = "a2dp-sink"
 _ADDRESS = re.compile(r"[0-9A-F]{2}(?::[0-9A-F]{2}){5}")
+_NO_CODEC = re.compile(r"id-[0-9a-f]+")
 _NO_LETTER = re.compile(r"[^a-z0-9]+")
 
 
@@ -65,7 +66,12 @@ def bluetooth_card(number: int, info: Mapping[str, Any]) -> BluetoothCard | None
 
 
 def codec_name(label: str) -> str:
-    """Return a codec's short name from its label: `SBC-XQ` → `sbc_xq`, `aptX HD` → `aptx_hd`."""
+    """Return a codec's short name from its label: `SBC-XQ` → `sbc_xq`, `aptX HD` → `aptx_hd`.
+
+    While there is none pw-dump prints `id-00000000`, for which the answer is "".
+    """
+    if _NO_CODEC.fullmatch(label):
+        return ""
     return _NO_LETTER.sub("_", label.lower()).strip("_")
 
 

@@ -6,6 +6,9 @@ once it shows in the graph. Ids are re-used at once, and pw-cli takes nothing bu
 to a node first asks for the serial behind the id and leaves a stranger alone.
 
 A write to a suspended node is taken and not announced until the node runs.
+
+The volume of a node whose device has a route for it is the route's: written to the node itself, it
+would not reach a Bluetooth speaker's own volume.
 """
 
 import asyncio
@@ -15,8 +18,17 @@ import json
 import math
 import re
 from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
 
-from liken_audio.graph.model import Linear, Node, NodeRecipe
+from liken_audio.graph.model import (
+    BluetoothCard,
+    Linear,
+    Node,
+    NodeId,
+    NodeRecipe,
+    NodeSerial,
+    Profile,
+)
 from liken_audio.pipewire import tool
 
 WRITE_SECONDS = 5.0
@@ -28,7 +40,19 @@ MAX_COMMAND_BYTES = 4000
 
 _ERROR = re.compile(r'^Error: "?(?P<said>.*?)"?$|\berror id:\d+.*?: (?P<told>.*)$', re.MULTILINE)
 _UNKNOWN = re.compile(r"\bunknown global\b")
-_LISTED = re.compile(r"^\s*id (?P<id>\d+), type PipeWire:Interface:Node/", re.MULTILINE)
+_LISTED = re.compile(
+    r"^\s*id (?P<id>\d+), type PipeWire:Interface:(?P<kind>Node|Device)/", re.MULTILINE
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Object:
+    """One incarnation of a node or a device."""
+
+    kind: str
+    id: NodeId
+    serial: NodeSerial
+    name: str
 
 
 class PipeWireWriter:
@@ -52,11 +76,25 @@ class PipeWireWriter:
             raise OSError(errno.EINVAL, f"a volume is from 0 to 10, not {volume}", node.name)
         channels = len(node.volumes) or node.channels or 1
         values = ", ".join([f"{volume:.8f}"] * channels)
-        await self._set_props(node, f"{{ channelVolumes: [ {values} ] }}")
+        await self._set_audio(node, f"channelVolumes: [ {values} ]")
 
     async def set_mute(self, node: Node, *, is_muted: bool) -> None:
         """Mute or unmute the node."""
-        await self._set_props(node, f"{{ mute: {'true' if is_muted else 'false'} }}")
+        await self._set_audio(node, f"mute: {'true' if is_muted else 'false'}")
+
+    async def set_profile(self, card: BluetoothCard, profile: Profile) -> None:
+        """Switch a Bluetooth device to another profile; its nodes are made anew."""
+        value = f"{{ index: {profile.index}, save: false }}"
+        await self._set_param(_device(card.id, card.serial, card.address), "Profile", value)
+
+    async def set_codec(self, card: BluetoothCard, codec: str) -> None:
+        """Switch a Bluetooth device to a codec that it offers; its node is made anew."""
+        number = dict(card.codecs).get(codec)
+        if number is None:
+            offered = ", ".join(name for name, _ in card.codecs) or "none"
+            raise OSError(errno.EINVAL, f"offered are {offered}, not {codec!r}", card.address)
+        value = f"{{ bluetoothAudioCodec: {number} }}"
+        await self._set_param(_device(card.id, card.serial, card.address), "Props", value)
 
     async def create_node(
         self, name: str, recipe: NodeRecipe, properties: Mapping[str, str]
@@ -71,15 +109,25 @@ class PipeWireWriter:
     async def destroy_node(self, node: Node) -> None:
         """Remove a node; fine if it is gone."""
         async with self._turn(node.name):
-            if await self._is_there(node):
+            if await self._is_there(_node(node)):
                 await self._run("destroy", str(node.id))
             self.writes += 1
 
-    async def _set_props(self, node: Node, props: str) -> None:
-        async with self._turn(node.name):
-            if not await self._is_there(node):
-                raise OSError(errno.ENOENT, f"node {node.id} (serial {node.serial}) is gone")
-            await self._run("set-param", str(node.id), "Props", props)
+    async def _set_audio(self, node: Node, props: str) -> None:
+        route = node.route
+        if route is None:
+            await self._set_param(_node(node), "Props", f"{{ {props} }}")
+            return
+        device = _device(route.device_id, route.device_serial, node.name)
+        value = f"{{ index: {route.index}, device: {route.device}, props: {{ {props} }} }}"
+        await self._set_param(device, "Route", value)
+
+    async def _set_param(self, target: _Object, param: str, value: str) -> None:
+        async with self._turn(target.name):
+            if not await self._is_there(target):
+                message = f"{target.kind.lower()} {target.id} (serial {target.serial}) is gone"
+                raise OSError(errno.ENOENT, message)
+            await self._run("set-param", str(target.id), param, value)
             self.writes += 1
 
     @contextlib.asynccontextmanager
@@ -96,16 +144,17 @@ class PipeWireWriter:
             self.errors += 1
             raise
 
-    async def _is_there(self, node: Node) -> bool:
-        """Whether the id still belongs to the node that is meant.
+    async def _is_there(self, target: _Object) -> bool:
+        """Whether the id still belongs to the object that is meant.
 
         That it doesn't must be seen twice: once, on a busy machine, a node that was there wasn't
         listed.
         """
         for _ in range(2):
             # Lists what has the serial; ids are on one line with the type, properties follow.
-            printed = await self._run("list-objects", str(node.serial))
-            if any(int(found["id"]) == node.id for found in _LISTED.finditer(printed)):
+            printed = await self._run("list-objects", str(target.serial))
+            listed = {(found["kind"], int(found["id"])) for found in _LISTED.finditer(printed)}
+            if (target.kind, target.id) in listed:
                 return True
         return False
 
@@ -125,6 +174,14 @@ class PipeWireWriter:
         message = (found["said"] or found["told"]) if found else said.strip()[-500:]
         number = errno.ENOENT if _UNKNOWN.search(said) else errno.EIO
         raise OSError(number, message or f"exit code {exit_code}", f"pw-cli {arguments[0]}")
+
+
+def _node(node: Node) -> _Object:
+    return _Object("Node", node.id, node.serial, node.name)
+
+
+def _device(number: NodeId, serial: NodeSerial, name: str) -> _Object:
+    return _Object("Device", number, serial, name)
 
 
 def _spa_json(properties: Mapping[str, str]) -> str:

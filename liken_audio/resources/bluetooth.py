@@ -8,7 +8,7 @@ the headset's is left; its node is missing; its codec carries nothing.
 
 from collections.abc import Mapping
 
-from liken_audio.graph.endpoints import HEADSET, is_on_demand
+from liken_audio.graph.endpoints import HEADSET, is_switched_off
 from liken_audio.graph.model import BluetoothCard, Direction, Endpoint, Fault, Link, Speaker
 from liken_audio.resources.conditions import Condition, ConditionStatus, ConditionType, Reason
 
@@ -72,7 +72,7 @@ def remark(endpoint: Endpoint) -> tuple[Reason, str] | None:
     card = endpoint.bluetooth
     if card is None:
         return None
-    if endpoint.direction is Direction.CAPTURE and endpoint.node is None and is_on_demand(card):
+    if is_switched_off(endpoint):
         return Reason.READY, (
             "a claim switches the microphone on when nobody plays to the speaker: it can't do both"
             " in full quality"

@@ -15,7 +15,7 @@ from liken_audio.graph.model import Fault, Linear, Node, Percent
 from liken_audio.resources.enforcement import Shown, Step, Value, Verdict, believed, enforce
 from liken_audio.resources.situation import Change, Judged, Memory, SetMute, SetVolume, Situation
 
-ABSOLUTE_SECONDS = 3.0
+ABSOLUTE_SECONDS = 5.0
 """How long after a Bluetooth speaker's node its absolute volume may take to show."""
 LIMIT_SECONDS = 1.0
 """Shortest time between two corrections of a workload that keeps exceeding its class's limit."""
@@ -94,6 +94,7 @@ def _met(situation: Situation, memory: Memory, node: Node) -> Memory:
         has_rested=assumed is not None,
         assumed=assumed,
         controls=memory.controls,
+        codec=memory.codec,
         failures=memory.failures,
     )
 

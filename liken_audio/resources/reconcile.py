@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from liken_audio.graph.model import Connection
-from liken_audio.resources import controls, loudness, mixer, verdicts
+from liken_audio.resources import codec, controls, loudness, mixer, verdicts
 from liken_audio.resources.conditions import Condition, Reason
 from liken_audio.resources.enforcement import Step, Verdict
 from liken_audio.resources.situation import Change, Memory, Situation, control_field
@@ -32,16 +32,17 @@ def reconcile(situation: Situation, memory: Memory, now: float) -> Outcome:
     """Judge one endpoint. `now` is the loop's clock in seconds, the same in all calls."""
     audio = loudness.judge(situation, memory, now)
     card = mixer.judge(situation, audio.memory, now)
-    steps = {**audio.steps, **card.steps}
+    radio = codec.judge(situation, card.memory, now)
+    steps = {**audio.steps, **card.steps, **radio.steps}
     observed = _observe(situation, card.memory, now)
-    problems = [*situation.rejected, *_unsupported(situation), *card.problems]
+    problems = [*situation.rejected, *_unsupported(situation), *card.problems, *radio.problems]
     problems += _failed(situation, steps, card.memory)
     rechecks = [step.recheck_at for step in steps.values() if step.recheck_at is not None]
     return Outcome(
-        changes=audio.changes + card.changes,
+        changes=audio.changes + card.changes + radio.changes,
         observed=observed,
         conditions=_conditions(situation, observed, problems, steps),
-        memory=card.memory,
+        memory=radio.memory,
         recheck_at=min(rechecks, default=None),
     )
 
@@ -137,7 +138,12 @@ def _conditions(
 
 def _declared(spec: Spec) -> list[str]:
     """The declared fields that need a node."""
-    fields = {"volume": spec.volume, "maxVolume": spec.max_volume, "mute": spec.is_muted}
+    fields = {
+        "volume": spec.volume,
+        "maxVolume": spec.max_volume,
+        "mute": spec.is_muted,
+        "codec": spec.codec,
+    }
     return [name for name, value in fields.items() if value is not None]
 
 
@@ -152,7 +158,7 @@ def _waiting(situation: Situation) -> tuple[str, ...]:
 
 def _standing(situation: Situation, steps: Mapping[str, Step], verdict: Verdict) -> tuple[str, ...]:
     """The fields of that verdict which are declared; a first sight's rest is nobody's concern."""
-    undeclared = {"volume", "mute"} - set(_declared(situation.spec))
+    undeclared = {"volume", "mute", "codec"} - set(_declared(situation.spec))
     return tuple(
         name for name, step in steps.items() if step.verdict is verdict and name not in undeclared
     )

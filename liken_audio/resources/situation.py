@@ -45,8 +45,28 @@ class SetControl:
     values: tuple[int, ...]
 
 
-Change = SetVolume | SetMute | SetControl
+@dataclass(frozen=True, slots=True)
+class SwitchCodec:
+    """Have a Bluetooth speaker play by another codec; its node is made anew."""
+
+    field: str
+    address: str
+    codec: str
+
+
+Change = SetVolume | SetMute | SetControl | SwitchCodec
 """A write to the hardware; `field` names the spec field that it is for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CodecTry:
+    """The last switch of a codec that was asked for."""
+
+    serial: NodeSerial
+    """Of PipeWire's device: the connection that it was for."""
+    codec: str
+    at: float
+    failure: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +90,7 @@ class Memory:
     volume: Write | None = None
     mute: Write | None = None
     controls: Mapping[str, Write] = field(default_factory=dict)
+    codec: CodecTry | None = None
     failures: Mapping[str, str] = field(default_factory=dict)
     """Error text of the last write, by field, of the fields whose last write failed."""
 
@@ -87,6 +108,8 @@ class Situation:
     rejected: tuple[RejectedField, ...] = ()
     claim_limit: Percent | None = None
     """The lowest `maxVolume` of the classes by which it is claimed now."""
+    claim_codec: str | None = None
+    """The codec that a claim asks for."""
     reported: Percent | None = None
     """Volume in the stored status: an agent before this one has seen the node at it."""
 
@@ -114,6 +137,8 @@ def write_failed(memory: Memory, name: str, text: str) -> Memory:
         return replace(memory, volume=None, has_rested=False, failures=failures)
     if name == "mute":
         return replace(memory, mute=None, failures=failures)
+    if name == "codec" and memory.codec is not None:
+        return replace(memory, codec=replace(memory.codec, failure=text))
     kept = {key: write for key, write in memory.controls.items() if control_field(key) != name}
     return replace(memory, controls=kept, failures=failures)
 

@@ -12,7 +12,16 @@ from pathlib import Path
 import pytest
 
 from liken_audio.graph.device_graph import DeviceGraph
-from liken_audio.graph.model import Direction, Linear, Node, NodeId, NodeRecipe, NodeSerial, Source
+from liken_audio.graph.model import (
+    Direction,
+    Linear,
+    Node,
+    NodeId,
+    NodeRecipe,
+    NodeSerial,
+    Route,
+    Source,
+)
 from liken_audio.pipewire import writer as module
 from liken_audio.pipewire.watcher import PipeWireWatcher
 from liken_audio.pipewire.writer import PipeWireWriter
@@ -297,3 +306,59 @@ async def test_a_pw_cli_that_isnt_there_is_named(
 
 def are_gone(file: Path) -> bool:
     return not any(Path(f"/proc/{pid}").exists() for pid in file.read_text().split())
+
+
+def radio_pw_cli(workspace: Path) -> str:
+    return (
+        f'echo "$@" >> {workspace}/calls\n'
+        '[ "$1" != list-objects ] || echo "	id 46, type PipeWire:Interface:Device/3"'
+    )
+
+
+async def test_a_volume_goes_to_the_route_of_the_nodes_device(
+    fake_pw_cli: Callable[[str], None], workspace: Path
+) -> None:
+    fake_pw_cli(radio_pw_cli(workspace))
+    route = Route(device_id=NodeId(46), device_serial=NodeSerial(47), index=1, device=1)
+    speaker = builders.speaker_node(volumes=(Linear(1.0), Linear(1.0)), route=route)
+    writer = PipeWireWriter("/nowhere")
+    await writer.set_volume(speaker, Linear(0.125))
+    await writer.set_mute(speaker, is_muted=True)
+    calls = [each for each in (workspace / "calls").read_text().splitlines() if "set-param" in each]
+    assert calls == [
+        "set-param 46 Route { index: 1, device: 1, props: { channelVolumes: [ 0.12500000, 0.12500000 ] } }",
+        "set-param 46 Route { index: 1, device: 1, props: { mute: true } }",
+    ]
+    assert writer.writes == 2
+
+
+async def test_a_codec_is_written_by_its_number_and_a_profile_by_its_index(
+    fake_pw_cli: Callable[[str], None], workspace: Path
+) -> None:
+    fake_pw_cli(radio_pw_cli(workspace))
+    writer = PipeWireWriter("/nowhere")
+    card = builders.bluetooth_card()
+    await writer.set_codec(card, "sbc_xq")
+    await writer.set_profile(card, card.profiles[1])
+    calls = [each for each in (workspace / "calls").read_text().splitlines() if "set-param" in each]
+    assert calls == [
+        "set-param 46 Props { bluetoothAudioCodec: 2 }",
+        "set-param 46 Profile { index: 131073, save: false }",
+    ]
+
+
+async def test_a_codec_that_is_not_offered_is_not_written(
+    fake_pw_cli: Callable[[str], None], workspace: Path
+) -> None:
+    fake_pw_cli(radio_pw_cli(workspace))
+    with pytest.raises(OSError, match="offered are sbc, sbc_xq, aac, not 'ldac'"):
+        await PipeWireWriter("/nowhere").set_codec(builders.bluetooth_card(), "ldac")
+    assert not (workspace / "calls").exists()
+
+
+async def test_a_device_that_is_gone_is_not_written_to(
+    fake_pw_cli: Callable[[str], None],
+) -> None:
+    fake_pw_cli('[ "$1" != list-objects ] || echo "	id 46, type PipeWire:Interface:Node/3"')
+    with pytest.raises(FileNotFoundError, match=r"device 46 \(serial 47\) is gone"):
+        await PipeWireWriter("/nowhere").set_codec(builders.bluetooth_card(), "aac")

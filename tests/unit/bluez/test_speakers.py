@@ -156,7 +156,38 @@ def test_a_pairing_with_an_adapter_that_is_away_is_enough_to_stay() -> None:
     speakers = Speakers()
     look(speakers, adapter(0), adapter(1), device(0), device(1))
     assert link(look(speakers, adapter(0))) is Link.NO_ADAPTER
-    assert link(look(speakers, adapter(0), adapter(1), now=1.0)) is Link.UNPAIRED
+    assert link(look(speakers, adapter(0), now=99.0)) is Link.NO_ADAPTER
+    assert link(look(speakers, adapter(0), adapter(1), now=100.0)) is Link.UNPAIRED
+    assert look(speakers, adapter(0), adapter(1), now=110.0) == ()
+
+
+def test_a_pairing_that_was_removed_long_ago_keeps_nothing() -> None:
+    speakers = Speakers()
+    look(speakers, adapter(0), adapter(1), device(0), device(1))
+    for now in (0.0, 20.0):
+        assert link(look(speakers, adapter(0), adapter(1), device(1), now=now)) is Link.CONNECTED
+    look(speakers, adapter(1), now=30.0)
+    assert look(speakers, adapter(1), now=40.0) == ()
+
+
+def test_an_adapter_that_takes_its_devices_along_before_itself_unpairs_none() -> None:
+    """So does BlueZ: the devices' objects go first."""
+    speakers = Speakers()
+    look(speakers, adapter(), device())
+    assert link(look(speakers, adapter(), now=5.0)) is Link.UNPAIRED
+    for now in (5.1, 99.0):
+        assert link(look(speakers, now=now)) is Link.NO_ADAPTER
+    assert link(look(speakers, adapter(), device(), now=100.0)) is Link.CONNECTED
+
+
+def test_a_daemon_that_takes_them_along_before_itself_unpairs_none() -> None:
+    speakers = Speakers()
+    look(speakers, adapter(), device())
+    assert link(look(speakers, adapter(), now=5.0)) is Link.UNPAIRED
+    assert link(speakers.look(None, 5.1).snapshot.cards) is Link.NO_SERVICE
+    assert link(look(speakers, now=99.0)) is Link.NO_ADAPTER
+    assert link(look(speakers, adapter(), now=99.5)) is Link.UNPAIRED
+    assert link(look(speakers, adapter(), device(), now=100.0)) is Link.CONNECTED
 
 
 def test_it_has_a_microphone_once_both_sides_offer_a_headset_profile() -> None:

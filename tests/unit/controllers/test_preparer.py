@@ -26,10 +26,21 @@ from liken_audio.dra.claims import (
 )
 from liken_audio.dra.health import HealthStatus
 from liken_audio.graph.device_graph import DeviceGraph
-from liken_audio.graph.model import CardsSnapshot, Node, NodeId, PipeWireSnapshot, Source
+from liken_audio.graph.model import (
+    CardsSnapshot,
+    Node,
+    NodeId,
+    NodeSerial,
+    PipeWireSnapshot,
+    Profile,
+    Source,
+)
 from tests.builders import (
     CLAIM_UID,
+    SPEAKER_ADDRESS,
+    SPEAKER_NAME,
     allocated,
+    bluetooth_card,
     card,
     claim_record,
     claim_ref,
@@ -38,6 +49,8 @@ from tests.builders import (
     opaque,
     pcm,
     result,
+    speaker_card,
+    speaker_node,
 )
 from tests.fakes import FakeResourceClient
 
@@ -47,6 +60,13 @@ CDI_NAME = f"audio.liken.sh-{CLAIM_UID}.json"
 METADATA_CDI_NAME = f"audio.liken.sh_metadata_{CLAIM_UID}_out.json"
 METADATA_ID = f"audio.liken.sh/metadata={CLAIM_UID}_out"
 DEADLINE = 10.0
+MICROPHONE = f"{SPEAKER_NAME}-capture"
+MICROPHONE_NODE = speaker_node(
+    id=NodeId(60),
+    name="bluez_input.1",
+    media_class="Audio/Source",
+    properties={"api.bluez5.profile": "headset-head-unit"},
+)
 
 
 class FakeSockets:
@@ -80,6 +100,28 @@ class FakeSockets:
         return set(self.live)
 
 
+class FakeSpeakers:
+    """Satisfies `SpeakerSwitcher`: what is switched on shows at once; `failures` are raised first."""
+
+    def __init__(self, world: "World") -> None:
+        self.world = world
+        self.calls: list[tuple[str, str]] = []
+        self.failures: list[OSError] = []
+
+    async def switch_codec(self, address: str, codec: str) -> None:
+        self._called(address, codec)
+        self.world.show_speaker(speaker_node(name="bluez_output.new", serial=NodeSerial(99)))
+
+    async def switch_microphone_on(self, address: str) -> None:
+        self._called(address, "microphone")
+        self.world.show_speaker(speaker_node(), MICROPHONE_NODE)
+
+    def _called(self, address: str, what: str) -> None:
+        self.calls.append((address, what))
+        if self.failures:
+            raise self.failures.pop(0)
+
+
 class World:
     """A node with one card, its folders, and the preparers that run on it."""
 
@@ -88,12 +130,21 @@ class World:
         self.client = FakeResourceClient()
         self.sockets = FakeSockets()
         self.graph = DeviceGraph([Source.VIRTUAL, Source.PIPEWIRE])
+        self.speakers = FakeSpeakers(self)
         self.graph.replace(Source.VIRTUAL, CardsSnapshot((card(pcm(), hdmi_pcm()),)))
         self.show(node(ANALOG), node(HDMI, id=NodeId(41)))
         self.stores: list[ClaimStore] = []
 
     def show(self, *nodes: Node) -> None:
         self.graph.replace(Source.PIPEWIRE, PipeWireSnapshot(nodes))
+
+    def show_speaker(self, *nodes: Node) -> None:
+        """Show a connected headset in place of the card."""
+        card_of_it = speaker_card(has_microphone=True)
+        self.graph.replace(Source.VIRTUAL, CardsSnapshot((card_of_it,)))
+        headset = Profile(index=3, name="headset-head-unit")
+        device = bluetooth_card(profiles=(*bluetooth_card().profiles, headset))
+        self.graph.replace(Source.PIPEWIRE, PipeWireSnapshot(nodes, (device,)))
 
     def allocate(self, *results: dict[str, Any], **changes: Any) -> ClaimRef:
         body = allocated(*results, **changes)
@@ -109,7 +160,8 @@ class World:
     @asynccontextmanager
     async def running(self, *, boot_id: str = "boot-1") -> AsyncIterator[Preparer]:
         place = Place(node="kitchen", boot_id=boot_id, claims_dir="/run/claims")
-        made = Preparer(self.graph, place, Partners(self.client, self.store(), self.sockets))
+        partners = Partners(self.client, self.store(), self.sockets, self.speakers)
+        made = Preparer(self.graph, place, partners)
         task = asyncio.get_running_loop().create_task(made.run())
         await until(lambda: made._tasks is not None)
         try:
@@ -745,3 +797,69 @@ async def test_two_namespaces_claims_have_one_shared_device_each_with_its_share(
         assert [hold.namespace for hold in holds] == ["kiosk", "media"]
         await made.unprepare(refs[:1])
         assert list(world.sockets.live) == ["uid-kiosk"]
+
+
+async def test_a_codec_is_switched_before_the_claim_is_prepared_with_its_new_node(
+    world: World,
+) -> None:
+    world.show_speaker(speaker_node())
+    ref = world.allocate(result(SPEAKER_NAME), config=[opaque({"codec": "aac"})])
+    async with world.running() as made:
+        await prepared(made, ref)
+        await prepared(made, ref)
+    assert world.speakers.calls == [(SPEAKER_ADDRESS, "aac")]
+    record = world.checkpoint()
+    assert record is not None
+    assert record.devices[0].node_name == "bluez_output.new"
+    assert world.sockets.live[CLAIM_UID].devices[0].node_name == "bluez_output.new"
+
+
+async def test_a_codec_that_is_not_offered_fails_before_anything_is_touched(world: World) -> None:
+    world.show_speaker(speaker_node())
+    ref = world.allocate(result(SPEAKER_NAME), config=[opaque({"codec": "ldac"})])
+    async with world.running() as made:
+        answer = (await made.prepare([ref]))[ref.uid]
+    assert isinstance(answer, ClaimError)
+    assert "offered: sbc, sbc_xq, aac" in str(answer)
+    assert world.speakers.calls == []
+    assert world.files() == []
+
+
+async def test_a_codec_that_does_not_come_up_fails_the_claim_and_leaves_nothing(
+    world: World,
+) -> None:
+    world.show_speaker(speaker_node())
+    world.speakers.failures = [OSError("no node after 10 s; back to sbc")]
+    ref = world.allocate(result(SPEAKER_NAME), config=[opaque({"codec": "aac"})])
+    async with world.running() as made:
+        answer = (await made.prepare([ref]))[ref.uid]
+        assert isinstance(answer, ClaimError)
+        assert "back to sbc" in str(answer)
+        assert world.files() == []
+        await prepared(made, ref)
+
+
+async def test_a_microphone_is_switched_on_for_its_claim(world: World) -> None:
+    world.show_speaker(speaker_node())
+    ref = world.allocate(result(MICROPHONE))
+    async with world.running() as made:
+        await prepared(made, ref)
+    assert world.speakers.calls == [(SPEAKER_ADDRESS, "microphone")]
+
+
+async def test_a_microphone_that_is_on_or_is_not_claimed_is_not_switched(world: World) -> None:
+    world.show_speaker(speaker_node(), MICROPHONE_NODE)
+    async with world.running() as made:
+        await prepared(made, world.allocate(result(MICROPHONE)))
+    assert world.speakers.calls == []
+
+
+async def test_why_a_microphone_can_not_be_had_is_the_claims_error(world: World) -> None:
+    world.show_speaker(speaker_node(state="running"))
+    world.speakers.failures = [OSError("it plays music: wait until nobody plays to it")]
+    ref = world.allocate(result(MICROPHONE))
+    async with world.running() as made:
+        answer = (await made.prepare([ref]))[ref.uid]
+    assert isinstance(answer, ClaimError)
+    assert "wait until nobody plays" in str(answer)
+    assert world.files() == []

@@ -30,7 +30,18 @@ from liken_audio.graph.model import (
 )
 from liken_audio.resources.conditions import Transition
 from liken_audio.resources.loudness import to_percent
-from tests.builders import card, control, hdmi_pcm, microphone_pcm, node, pcm
+from tests.builders import (
+    SPEAKER_NAME,
+    bluetooth_card,
+    card,
+    control,
+    hdmi_pcm,
+    microphone_pcm,
+    node,
+    pcm,
+    speaker_card,
+    speaker_node,
+)
 from tests.fakes import FakeCache, FakeHardware, FakeResourceClient
 
 pytestmark = pytest.mark.looptime
@@ -772,3 +783,65 @@ async def test_a_random_walk_ends_as_declared_with_few_writes(seed: int) -> None
     # A graph that comes back is up to four writes; most steps are one or none.
     assert hardware + calls[1] <= 2 * walk.steps
     assert len(walk.world.client.writes()) <= 2 * walk.steps
+
+
+class _Switcher:
+    """Switches codecs; `failures` are raised first."""
+
+    def __init__(self, graph: DeviceGraph) -> None:
+        self.graph = graph
+        self.calls: list[str] = []
+        self.failures: list[OSError] = []
+
+    async def switch_codec(self, address: str, codec: str) -> None:
+        self.calls.append(codec)
+        if self.failures:
+            raise self.failures.pop(0)
+        show_speaker(self.graph, codec)
+
+
+def show_speaker(graph: DeviceGraph, codec: str = "sbc") -> None:
+    card_of_it = bluetooth_card(codec=codec)
+    graph.replace(Source.PIPEWIRE, PipeWireSnapshot((speaker_node(),), (card_of_it,)))
+
+
+def with_speaker() -> tuple[World, _Switcher]:
+    subject = world(card=speaker_card())
+    switcher = _Switcher(subject.graph)
+    subject.reconciler._codecs = switcher
+    show_speaker(subject.graph)
+    return subject, switcher
+
+
+async def test_a_declared_codec_is_switched_once() -> None:
+    subject, switcher = with_speaker()
+    async with running(subject):
+        subject.edit(SPEAKER_NAME, codec="aac")
+        await asyncio.sleep(120)
+    assert switcher.calls == ["aac"]
+    assert subject.condition("Applied", SPEAKER_NAME) == ("True", "Applied")
+    assert subject.sink(SPEAKER_NAME)["status"]["observed"]["codec"] == "aac"
+
+
+async def test_a_codec_that_fails_is_given_up_and_said() -> None:
+    subject, switcher = with_speaker()
+    switcher.failures = [OSError("no node after 10 s; back to sbc")] * 9
+    async with running(subject):
+        subject.edit(SPEAKER_NAME, codec="aac")
+        await asyncio.sleep(3_600)
+    assert switcher.calls == ["aac"]
+    assert subject.condition("Applied", SPEAKER_NAME) == ("False", "NotConfirmed")
+
+
+async def test_a_claims_codec_is_restored_when_the_speaker_connects_again() -> None:
+    subject, switcher = with_speaker()
+    async with running(subject):
+        name = DeviceName(SPEAKER_NAME)
+        hold = ClaimHold(namespace="a", name="b", uid="u", devices=(name,), codecs=((name, "aac"),))
+        subject.graph.replace(Source.CLAIMS, ClaimsSnapshot((hold,)))
+        subject.edit(SPEAKER_NAME, codec="sbc_xq")
+        await asyncio.sleep(60)
+        assert switcher.calls == ["aac"]
+        subject.graph.replace(Source.CLAIMS, ClaimsSnapshot())
+        await asyncio.sleep(60)
+    assert switcher.calls == ["aac", "sbc_xq"]

@@ -119,7 +119,13 @@ def test_labels_that_are_none_offer_nothing(labels: tuple[Any, ...]) -> None:
 
 @pytest.mark.parametrize(
     ("label", "name"),
-    [("SBC-XQ", "sbc_xq"), ("aptX HD", "aptx_hd"), ("LDAC", "ldac"), ("sbc_xq", "sbc_xq")],
+    [
+        ("SBC-XQ", "sbc_xq"),
+        ("aptX HD", "aptx_hd"),
+        ("LDAC", "ldac"),
+        ("sbc_xq", "sbc_xq"),
+        ("id-00000000", ""),
+    ],
 )
 def test_codecs_have_the_names_that_nodes_bear(label: str, name: str) -> None:
     assert codec_name(label) == name
