@@ -1,7 +1,7 @@
 """`make bench`: start the real parts, measure, print the table; status 1 when a bound is broken.
 
 `python -m tests.bench [startup|status|edits|storm|prepare|claims|idle|fleet|cards]…` measures only
-what is named.
+what is named; `python -m tests.bench node` measures on a real node, which needs the image.
 """
 
 import sys
@@ -11,7 +11,7 @@ from pathlib import Path
 
 import yaml
 
-from tests.bench import measures
+from tests.bench import measures, on_node
 from tests.bench.api import Api
 from tests.bench.cards import cards
 from tests.bench.figures import Figure, table
@@ -30,7 +30,9 @@ SINK = "kitchen-pci-0000-00-01-0-output-0"
 
 
 def main() -> int:
-    """Measure what the command line names, or everything."""
+    """Measure what the command line names, or everything but what needs a real node."""
+    if sys.argv[1:] == ["node"]:
+        return _print(on_node.measure())
     with (
         Workspace("bench") as work,
         ControlPlane(work.folder("cluster")) as plane,
@@ -90,6 +92,10 @@ def _measure(node: Node, stack: SoundStack, api: Api, names: Sequence[str]) -> i
         began = time.monotonic()
         figures += steps[name]()
         print(f"{name}: measured in {time.monotonic() - began:.0f} s", flush=True)
+    return _print(figures)
+
+
+def _print(figures: Sequence[Figure]) -> int:
     print(table(figures))
     return 0 if all(figure.holds for figure in figures) else 1
 

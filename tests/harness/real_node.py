@@ -166,6 +166,16 @@ class RealNode:
         )
         wait_until(self._is_ready, f"the node {self.name}", READY_SECONDS, [self._kubelet])
 
+    def start_plugin(self, program: str) -> Program:
+        """Start another DRA driver on the node, with the administrator's rights."""
+        return self._start(
+            "plugin",
+            program,
+            f"--node-name={self.name}",
+            f"--kubeconfig={self.cluster.kubeconfig}",
+            "--cdi-root=/var/run/cdi",
+        )
+
     # --- what is in it --------------------------------------------------------------------------
 
     def path(self, inside: str) -> Path:
@@ -217,6 +227,17 @@ class RealNode:
             if fields[0] == name and fields[2] == "RUNNING":
                 return int(fields[1])
         raise HarnessError(f"container {name or '?'} isn't running")
+
+    def host_pid(self, pid: int) -> int:
+        """What this machine calls a process that the node calls by `pid`."""
+        for process in self._members():
+            with contextlib.suppress(OSError):
+                status = Path(f"/proc/{process}/status").read_text()
+                numbers = next(line for line in status.splitlines() if line.startswith("NSpid:"))
+                # The machine's number first, then the node's, then the container's.
+                if str(pid) in numbers.split()[2:3]:
+                    return process
+        raise HarnessError(f"no process {pid} in the node {self.name}")
 
     def processes(self, text: str) -> Sequence[int]:
         """Processes of the node whose command line holds a text, as this machine numbers them."""
