@@ -114,7 +114,7 @@ def _with_streams(product: Deployment) -> Sequence[Figure]:
     for name in names:
         product.cluster.kubectl("wait", "--for=condition=Ready", f"pod/{name}", "--timeout=55s")
     figures = _memory(product, f"{STREAMS} streams")
-    product.cluster.kubectl("delete", "pods", *names, "resourceclaim/shared", "--wait=true")
+    product.cluster.kubectl("delete", *(f"pod/{each}" for each in names), "resourceclaim/shared")
     return figures
 
 
