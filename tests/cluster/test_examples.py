@@ -152,6 +152,7 @@ async def test_it_is_heard_on_the_analog_output(
     assert heard.is_tone(440), f"heard: {heard}"
 
 
+@pytest.mark.usefixtures("recorder")  # a node that has never run announces no volume
 async def test_a_class_of_an_administrator_lets_a_mixer_set_the_volume(
     node: Node, namespace: Namespace, example: Example
 ) -> None:
