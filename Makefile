@@ -18,7 +18,7 @@ demo: ## a pod's claim plays a tone, on a real control plane (KEEP=1 stays up; D
 
 .PHONY: test
 test: ## all checks and all tests: what CI runs
-	@$(setup) root dev sound cluster image -- $(inner) _lint _test
+	@$(setup) root dev sound cluster node image -- $(inner) _lint _test
 
 .PHONY: check
 check: ## the quick ones, to run before each commit: formats, lint, types, layers, unit tests
@@ -96,4 +96,4 @@ _unit:
 	$(pytest) tests/unit --numprocesses 2 $(ARGS)
 
 _test:
-	LIKEN_AUDIO_REQUIRE=1 $(pytest) tests/unit tests/integration tests/cluster tests/image $(ARGS)
+	LIKEN_AUDIO_REQUIRE=1 $(pytest) tests/unit tests/integration tests/cluster tests/image tests/node $(ARGS)
