@@ -29,6 +29,12 @@ fail() {
     exit 1
 }
 
+# What buildah mounts is gone with it, also when it is killed.
+if [ "$(id -u)" = 0 ] && [ -z "${LIKEN_AUDIO_OWN_MOUNTS:-}" ] && unshare --mount true 2>/dev/null; then
+    export LIKEN_AUDIO_OWN_MOUNTS=1
+    case ${BUILDER:-buildah} in buildah) exec unshare --mount --propagation private -- "${BASH_SOURCE[0]}" "$@" ;; esac
+fi
+
 while [ $# -gt 0 ]; do
     case $1 in
     --base) base=${2:?--base names debian, debootstrap or an image} && shift ;;
