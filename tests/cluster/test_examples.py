@@ -39,6 +39,8 @@ def node(cluster: Cluster) -> Iterator[Node]:
             fresh_node(cluster, stack, made.path / "node", cards) as running,
         ):
             running.wait_published(4, 3)
+            label = f"-l={DRIVER}/node={running.name}"
+            wait_until(lambda: len(cluster.items("sinks", label)) == 3, "the Sinks", SECONDS)
             yield running
 
 
