@@ -189,6 +189,8 @@ def _profiles(
             known = Tries(serial=card.serial) if music is None else _first_try(card, now)
         elif music is not None and known.count == 0 and known.next_at == 0.0:
             known = _first_try(card, now)
+        elif music is None and known.count == 0:
+            known = Tries(serial=card.serial)
         if music is not None and known.next_at <= now and known.count < MOST_PROFILE_TRIES:
             switches.append(SwitchProfile(address, card, music))
             delay = PROFILE_SECONDS * 2.0 ** (known.count + 1)

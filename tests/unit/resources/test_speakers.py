@@ -131,6 +131,8 @@ def test_a_profile_that_is_only_being_chosen_is_left_alone() -> None:
     assert run.at(0.0, with_profile("off")) == []
     assert run.at(1.0, with_profile("a2dp-sink")) == []
     assert run.times(DAY, with_profile("a2dp-sink")) == []
+    assert run.at(2 * DAY, with_profile("off")) == []
+    assert len(run.at(2 * DAY + PROFILE_SECONDS, with_profile("off"))) == 1
 
 
 def test_where_music_is_not_offered_nothing_is_switched() -> None:
