@@ -197,10 +197,13 @@ class ClaimStore:
         )
 
     def remove_cdi(self, uid: str) -> None:
-        """Remove the claim's CDI files and what they mount; fine if they are gone."""
+        """Remove the claim's CDI files, half-written ones too, and what they mount."""
         if not is_claim_uid(uid):
             return
         _unlink(self._cdi_path(uid))
+        _unlink(_temporary(self._cdi_path(uid)))
+        for path in self._cdi.glob(f".{_METADATA_PREFIX}{uid}_*.tmp"):
+            _unlink(path)
         for path in self._cdi.glob(f"{_METADATA_PREFIX}{uid}_*.json"):
             _unlink(path)
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):

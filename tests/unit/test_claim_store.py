@@ -255,6 +255,16 @@ def test_a_reservation_costs_no_fsync_and_a_record_two(
     assert len(synced) == 2  # the file and its folder
 
 
+def test_what_a_killed_agent_was_writing_goes_with_the_claim_s_cdi_files(folders: Folders) -> None:
+    store = folders.store()
+    store.write_cdi(CLAIM_UID, CDI)
+    (folders.cdi / f".audio.liken.sh-{CLAIM_UID}.json.tmp").touch()
+    (folders.cdi / f".{METADATA_CDI}.tmp").touch()
+    (folders.cdi / ".audio.liken.sh-other.json.tmp").touch()
+    store.remove_cdi(CLAIM_UID)
+    assert [path.name for path in folders.cdi.iterdir()] == [".audio.liken.sh-other.json.tmp"]
+
+
 def test_what_is_staged_counts_from_its_commit_on(folders: Folders) -> None:
     store = folders.store()
     store.save(claim_record(state=ClaimState.STARTED))
