@@ -327,8 +327,9 @@ class Preparer:
             if known and known.devices != record.devices:
                 await self._sockets.close(uid)
             completed = replace(record, state=ClaimState.COMPLETED)
+            # The socket first: claim-sockets is at work on it while the files are written.
             staging = in_thread(self._stage, completed, self._metadata(completed))
-            whole, commit = await _both(staging, self._reach.open(completed))
+            whole, commit = await _both(self._reach.open(completed), staging)
             await in_thread(commit)
         except BaseException:
             if known and known.state is ClaimState.COMPLETED:
@@ -583,15 +584,15 @@ def _by_name_of_claim(held: _Held) -> tuple[str, str, str]:
     return ref.namespace, ref.name, ref.uid
 
 
-async def _both(first: Coroutine[Any, Any, _T], second: Coroutine[Any, Any, None]) -> _T:
+async def _both(first: Coroutine[Any, Any, None], second: Coroutine[Any, Any, _T]) -> _T:
     """Do both side by side and wait for both, so that nothing is at work when one has failed."""
-    result: _T | BaseException
     error: BaseException | None
-    result, error = await asyncio.gather(first, second, return_exceptions=True)
-    if isinstance(result, BaseException):
-        raise result
+    result: _T | BaseException
+    error, result = await asyncio.gather(first, second, return_exceptions=True)
     if error is not None:
         raise error
+    if isinstance(result, BaseException):
+        raise result
     return result
 
 
