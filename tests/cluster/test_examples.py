@@ -19,7 +19,7 @@ from tests.harness.tone import Recorder
 from tests.harness.workloads import ANALOG, CAPTURE, DARK, HDMI, Namespace
 
 EXAMPLES = TREE / "manifests" / "examples"
-SECONDS = 30
+SECONDS = 45
 ELSEWHERE = {
     "classes.yaml": "tests/conftest.py",
     "monitor-speakers.yaml": "tests/cluster/test_playing.py",

@@ -96,7 +96,7 @@ class Recorder:
             "pw-record",
             "--raw",
             f"--target={self._node_name}",
-            "--properties={ stream.capture.sink=true node.dont-reconnect=true }",
+            "--properties={ stream.capture.sink=true node.dont-fallback=true node.linger=true }",
             f"--rate={RATE_HZ}",
             "--channels=2",
             "--format=s16",
