@@ -26,5 +26,5 @@ mount --bind "$run" run/audio.liken.sh
 mount -o remount,bind,ro "$root"
 # The root of this shell is older than the bind mount: it has to be entered anew.
 cd "$root"
-exec chroot . /usr/bin/setpriv --reuid "$user" --regid "$group" --clear-groups --bounding-set=-all --inh-caps=-all \
+exec chroot . /usr/bin/setpriv --reuid "$user" --regid "$group" --clear-groups --bounding-set=-all --inh-caps=-all --pdeathsig KILL \
     --no-new-privs -- "$@"

@@ -176,3 +176,11 @@ def test_what_node_sound_doesnt_know_it_says(image: Image, shared: Path) -> None
         image.run(shared, "node-sound", "probe", "jackd")
     with pytest.raises(HarnessError, match="usage: node-sound"):
         image.run(shared, "node-sound")
+
+
+def test_a_container_ends_with_who_started_it(pod: Pod) -> None:
+    pod.start("pipewire")
+    program = pod.running["pipewire"]
+    daemon = Path(f"/proc/{first_process(program)}")
+    program.kill()
+    wait_until(lambda: not daemon.exists(), "the daemon's end", SECONDS)
