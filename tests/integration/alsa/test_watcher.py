@@ -297,4 +297,5 @@ async def test_twenty_plugs_leave_no_file_and_no_absent_card(machine: SoundMachi
             gone = machine.sys / "devices/pci0000:00/0000:00:04.0/usb1/gone-0-1-1"
             gone.rename(gone.with_name(f"away-{made.cards.unplugs}"))
         assert len(made.graph.view().cards) == 1
-        assert set(Path("/proc/self/fd").iterdir()) == before
+        # Fewer is fine: what tests before this one left open may be collected at any time.
+        assert set(Path("/proc/self/fd").iterdir()) <= before
