@@ -175,7 +175,17 @@ def build(settings: Settings, client: KubernetesClient) -> Parts:
     for cache in (sinks, sources):
         cache.subscribe(lambda _key: publisher.wake())
     store = ClaimStore(Path(settings.plugin_dir), Path(settings.cdi_dir))
-    handler = _preparer(settings, graph, client, store, keeper_of_speakers)
+    handler = Preparer(
+        graph,
+        preparer.Place(node=settings.node, boot_id=read_boot_id(), claims_dir=settings.claims_dir),
+        preparer.Partners(
+            client=client,
+            store=store,
+            sockets=SocketClient(Path(settings.claims_dir), Path(settings.control)),
+            speakers=keeper_of_speakers,
+            hardware=keeper_of_objects,
+        ),
+    )
     return Parts(
         graph=graph,
         client=client,
@@ -201,25 +211,6 @@ def build(settings: Settings, client: KubernetesClient) -> Parts:
         claim_watcher=_claim_watcher(graph, client, store, handler),
         claim_reporter=ClaimReporter(graph, settings.node, client, store, _now),
         kubelet=_kubelet_server(settings, handler),
-    )
-
-
-def _preparer(
-    settings: Settings,
-    graph: DeviceGraph,
-    client: KubernetesClient,
-    store: ClaimStore,
-    switcher: Speakers | None,
-) -> Preparer:
-    return Preparer(
-        graph,
-        preparer.Place(node=settings.node, boot_id=read_boot_id(), claims_dir=settings.claims_dir),
-        preparer.Partners(
-            client=client,
-            store=store,
-            sockets=SocketClient(Path(settings.claims_dir), Path(settings.control)),
-            speakers=switcher,
-        ),
     )
 
 

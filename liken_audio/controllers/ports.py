@@ -5,7 +5,7 @@ and mypy proves each match there. Every coroutine here has a deadline of its own
 need not add one. Errors of the API server are the family in `liken_audio.api`.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
@@ -17,6 +17,7 @@ from liken_audio.graph.model import (
     BluetoothCard,
     Card,
     Control,
+    DeviceName,
     Linear,
     Node,
     NodeRecipe,
@@ -100,6 +101,16 @@ class AudioWriter(Protocol):
 
     async def destroy_node(self, node: Node) -> None:
         """Remove a node; fine if it is gone."""
+
+
+class HardwareSettler(Protocol):
+    """Brings the hardware of endpoints to what is asked of it."""
+
+    async def settle(self, names: Collection[DeviceName]) -> None:
+        """Return when what the graph asks of the devices' hardware now is written or has failed.
+
+        `TimeoutError` when that takes too long.
+        """
 
 
 class PcmProbe(Protocol):

@@ -20,7 +20,13 @@ import structlog
 from liken_audio.api import RESOURCE_CLAIMS, ApiError, Json, NotFound, Unreachable
 from liken_audio.controllers.claim_reach import ClaimReach
 from liken_audio.controllers.file_work import in_thread
-from liken_audio.controllers.ports import ClaimSockets, ClaimStore, ResourceClient, SpeakerSwitcher
+from liken_audio.controllers.ports import (
+    ClaimSockets,
+    ClaimStore,
+    HardwareSettler,
+    ResourceClient,
+    SpeakerSwitcher,
+)
 from liken_audio.dra import cdi, claims, metadata
 from liken_audio.dra.claim_folder import is_claim_uid
 from liken_audio.dra.claims import (
@@ -75,6 +81,8 @@ class Partners:
     sockets: ClaimSockets
     speakers: SpeakerSwitcher | None = None
     """None: there is no Bluetooth."""
+    hardware: HardwareSettler | None = None
+    """None: nobody looks after volumes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,6 +106,7 @@ class Preparer:
         self._store = partners.store
         self._sockets = partners.sockets
         self._speakers = partners.speakers
+        self._hardware = partners.hardware
         self._reach = ClaimReach(partners.client, partners.store, partners.sockets, self)
         self._tasks: asyncio.TaskGroup | None = None
         self._changed = asyncio.Event()
@@ -217,7 +226,25 @@ class Preparer:
                 await self._undo(ref.uid)
         if record.devices:
             await self._reach.join(record)
+            await self._limit(record)
         return cdi.prepared(record)
+
+    async def _limit(self, record: ClaimRecord) -> None:
+        """Have volumes within the claim's limits before its pod plays.
+
+        Brought down later, a volume would be loud for a moment, and one that the pod has set by then
+        would be lost.
+        """
+        limited = [d.device for d in record.devices if d.parameters.max_volume is not None]
+        if not limited or self._hardware is None:
+            return
+        self._show()
+        try:
+            await self._hardware.settle(limited)
+        except TimeoutError:
+            _log.warning(
+                "a claim's volume limit takes long", claim=str(record.ref), devices=limited
+            )
 
     async def _unprepare(self, ref: ClaimRef) -> None:
         if not is_claim_uid(ref.uid):

@@ -13,7 +13,7 @@ done holds the status back for up to `CONFIRM_HOLD_SECONDS`, so that one edit is
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -61,6 +61,8 @@ from liken_audio.resources.situation import (
 PASS_GAP_SECONDS = 0.02
 CONFIRM_HOLD_SECONDS = 0.15
 UNSYNCED_POLL_SECONDS = 0.5
+SETTLE_SECONDS = 3.0
+"""How long `settle` waits; a write of the hardware itself has a deadline."""
 
 _WORKERS = 4
 """Hardware writes, and API calls, at the same time."""
@@ -138,6 +140,13 @@ class Reconciler:
                 spec, _ = v1alpha1.decode_spec(stored)
                 return spec.sharing is v1alpha1.Sharing.SHARED
         return False if all(cache.is_synced for cache in self._caches.values()) else None
+
+    async def settle(self, names: Collection[DeviceName]) -> None:
+        """Return when what the graph asks of the devices' hardware now is written or has failed."""
+        self._pass(asyncio.get_running_loop().time())
+        self._wake.set()  # for what this pass would look at later
+        async with asyncio.timeout(SETTLE_SECONDS):
+            await self._hardware.finish([key for key in self._tracked if key[1] in names])
 
     async def run(self) -> None:
         """Reconcile for ever."""

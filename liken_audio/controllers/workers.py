@@ -1,7 +1,7 @@
 """Workers on a work queue: each key by one worker at a time, failures later again."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Hashable
+from collections.abc import Awaitable, Callable, Collection, Hashable
 from typing import Generic, TypeVar
 
 from liken_audio.controllers.workqueue import WorkQueue
@@ -28,6 +28,7 @@ class Workers(Generic[K]):
         self._failed = failed
         self._recoverable = recoverable
         self._wake = asyncio.Event()
+        self._done = asyncio.Event()
 
     def add(self, key: K, when: float) -> None:
         """Have `key` worked on from `when` on, or earlier if that was wished before."""
@@ -42,6 +43,11 @@ class Workers(Generic[K]):
     def discard(self, key: K) -> None:
         """There is nothing to do for `key` any more."""
         self._queue.discard(key)
+
+    async def finish(self, keys: Collection[K]) -> None:
+        """Return when what is queued for `keys` is done or has failed; never before workers run."""
+        while any(map(self._queue.is_open, keys)):
+            await self._done.wait()
 
     async def run(self) -> None:
         """Work for ever."""
@@ -68,3 +74,5 @@ class Workers(Generic[K]):
             self._queue.done(key)
         # A worker that found this key taken may sleep past it.
         self._wake.set()
+        done, self._done = self._done, asyncio.Event()
+        done.set()

@@ -83,6 +83,10 @@ class WorkQueue(Generic[K]):
         self._ready_at[key] = now + delay
         return now + delay
 
+    def is_open(self, key: K) -> bool:
+        """Whether `key` is being worked on, or waits for its first try."""
+        return key in self._taken or (key in self._ready_at and key not in self._failures)
+
     def next_at(self) -> float | None:
         """When the next key that nobody works on may be taken; None when there is none."""
         waits = (when for key, when in self._ready_at.items() if key not in self._taken)

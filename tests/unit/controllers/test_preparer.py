@@ -5,7 +5,7 @@ The store is the real one on a folder of the test's own; sockets and API server 
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,8 @@ from liken_audio.dra.health import HealthStatus
 from liken_audio.graph.device_graph import DeviceGraph
 from liken_audio.graph.model import (
     CardsSnapshot,
+    ClaimHold,
+    DeviceName,
     Node,
     NodeId,
     NodeSerial,
@@ -122,6 +124,20 @@ class FakeSpeakers:
             raise self.failures.pop(0)
 
 
+class FakeSettler:
+    """Satisfies `HardwareSettler`; notes what was claimed at each call, and may be late."""
+
+    def __init__(self, world: "World") -> None:
+        self.world = world
+        self.calls: list[tuple[Sequence[str], Sequence[ClaimHold]]] = []
+        self.is_late = False
+
+    async def settle(self, names: Collection[DeviceName]) -> None:
+        self.calls.append((list(names), self.world.graph.view().holds))
+        if self.is_late:
+            raise TimeoutError
+
+
 class World:
     """A node with one card, its folders, and the preparers that run on it."""
 
@@ -131,6 +147,7 @@ class World:
         self.sockets = FakeSockets()
         self.graph = DeviceGraph([Source.VIRTUAL, Source.PIPEWIRE])
         self.speakers = FakeSpeakers(self)
+        self.hardware = FakeSettler(self)
         self.graph.replace(Source.VIRTUAL, CardsSnapshot((card(pcm(), hdmi_pcm()),)))
         self.show(node(ANALOG), node(HDMI, id=NodeId(41)))
         self.stores: list[ClaimStore] = []
@@ -160,7 +177,7 @@ class World:
     @asynccontextmanager
     async def running(self, *, boot_id: str = "boot-1") -> AsyncIterator[Preparer]:
         place = Place(node="kitchen", boot_id=boot_id, claims_dir="/run/claims")
-        partners = Partners(self.client, self.store(), self.sockets, self.speakers)
+        partners = Partners(self.client, self.store(), self.sockets, self.speakers, self.hardware)
         made = Preparer(self.graph, place, partners)
         task = asyncio.get_running_loop().create_task(made.run())
         await until(lambda: made._tasks is not None)
@@ -210,6 +227,26 @@ async def refused(made: Preparer, ref: ClaimRef) -> str:
     answer = (await made.prepare([ref]))[ref.uid]
     assert isinstance(answer, ClaimError), answer
     return str(answer)
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+async def test_a_volume_limit_is_in_place_before_the_pod_starts(
+    world: World, *, is_late: bool
+) -> None:
+    world.hardware.is_late = is_late
+    body = allocated(config=[opaque({"maxVolume": 60}, source="FromClass")])
+    world.client.put(RESOURCE_CLAIMS, body)
+    async with world.running() as made:
+        await prepared(made, claim_ref())
+    ((names, holds),) = world.hardware.calls
+    assert names == [ANALOG]
+    assert [hold.max_volumes for hold in holds] == [((ANALOG, 60),)]
+
+
+async def test_a_claim_without_a_limit_waits_for_no_hardware(world: World) -> None:
+    async with world.running() as made:
+        await prepared(made, world.allocate())
+    assert world.hardware.calls == []
 
 
 async def test_a_claim_gets_socket_cdi_file_and_checkpoint(world: World) -> None:

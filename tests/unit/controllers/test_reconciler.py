@@ -232,6 +232,41 @@ async def test_the_lowest_limit_of_the_classes_holds_while_the_device_is_claimed
     assert subject.hardware.calls[-1] == ("volume", pytest.approx(0.216))
 
 
+def limited_to(limit: int) -> ClaimHold:
+    return ClaimHold(
+        namespace="media",
+        name="tv",
+        uid="u1",
+        devices=(DeviceName(ANALOG),),
+        max_volumes=((DeviceName(ANALOG), Percent(limit)),),
+    )
+
+
+async def test_a_limit_can_be_waited_for_and_what_is_set_after_it_stays() -> None:
+    subject = world()
+    subject.show(playing())
+    async with running(subject):
+        await asyncio.sleep(1)
+        subject.graph.replace(Source.CLAIMS, ClaimsSnapshot((limited_to(60),)))
+        await subject.reconciler.settle([DeviceName(ANALOG)])
+        assert subject.hardware.calls == [("volume", pytest.approx(0.216))]
+        subject.show(playing(volumes=(0.064, 0.064)))  # the pod has set 40 %
+        await asyncio.sleep(1)
+    assert len(subject.hardware.calls) == 1
+    assert subject.sink()["status"]["observed"]["volume"] == 40
+
+
+async def test_hardware_that_cannot_be_written_is_not_waited_for() -> None:
+    subject = world()
+    subject.show(playing())
+    subject.hardware.failures = [OSError("broken")] * 100
+    async with running(subject):
+        await asyncio.sleep(1)
+        subject.graph.replace(Source.CLAIMS, ClaimsSnapshot((limited_to(60),)))
+        await subject.reconciler.settle([DeviceName(ANALOG)])
+    assert len(subject.hardware.calls) == 1
+
+
 async def test_a_microphone_becomes_a_source() -> None:
     subject = world(card=card(microphone_pcm()))
     async with running(subject):

@@ -93,3 +93,19 @@ async def test_discarded_and_put_off_keys_wait() -> None:
         await asyncio.sleep(60)
     assert [key for key, _ in desk.done] == ["a"]
     assert desk.done[0][1] >= now + 30
+
+
+async def test_what_is_queued_for_a_key_can_be_waited_for() -> None:
+    async with working(Desk(), 1) as desk:
+        desk.add("a", "b", "c")
+        async with asyncio.timeout(2.5):
+            await desk.workers.finish(["b", "never added"])
+        assert [key for key, _ in desk.done] == ["a", "b"]
+
+
+async def test_a_key_that_has_failed_is_not_waited_for() -> None:
+    async with working(Desk(OSError("asked")), 1) as desk:
+        desk.add("a")
+        async with asyncio.timeout(1.5):
+            await desk.workers.finish(["a"])
+    assert desk.done == []

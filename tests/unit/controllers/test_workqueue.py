@@ -118,6 +118,17 @@ def test_a_discarded_key_is_not_taken() -> None:
     assert (work.take(0.0), len(work)) == (None, 0)
 
 
+def test_a_key_is_open_until_it_was_tried() -> None:
+    work = queue()
+    assert not work.is_open("a")
+    work.add("a", 0.0)
+    assert work.is_open("a")
+    work.take(0.0)
+    assert work.is_open("a")
+    work.failed("a", 0.0)
+    assert not work.is_open("a")
+
+
 @given(st.lists(st.sampled_from(["add", "take", "done", "failed"]), max_size=60))
 def test_no_key_is_ever_worked_on_twice_at_once_or_lost(script: list[str]) -> None:
     work, taken, is_wanted, now = queue(), False, False, 0.0
