@@ -11,6 +11,7 @@ the server answers 401; calls and watches that run on the old one end in peace.
 
 import asyncio
 import json
+import re
 import socket
 import ssl
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
@@ -53,8 +54,10 @@ MAX_WATCH_LINE = 16 * 1024 * 1024
 """etcd stores objects of up to 1.5 MB; a line beyond this is no event."""
 
 _JSON = "application/json"
-_APPLY = "application/apply-patch+yaml"  # JSON is YAML: the body stays what it is
+_APPLY = "application/apply-patch+yaml; charset=utf-8"
+"""With its charset, so that the library sends our bytes: JSON as Python writes it is no YAML."""
 _STRICT = ("fieldValidation", "Strict")
+_NOT_IN_YAML = re.compile("[\x7f-\x9f\u2028\u2029\ud800-\udfff\ufeff\ufffe\uffff]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +81,7 @@ class _Request:
     method: str
     path: str
     query: Sequence[tuple[str, str]] = ()
-    body: Json | None = None
+    body: Json | bytes | None = None
     content_type: str = _JSON
 
 
@@ -177,7 +180,7 @@ class KubernetesClient:
         """Server-side apply with our field manager, forced; an upsert, so safe to repeat."""
         path = _path(resource, _namespace(resource, body), body["metadata"]["name"], subresource)
         query = [("fieldManager", FIELD_MANAGER), ("force", "true"), _STRICT]
-        return await self._call(_Request("PATCH", path, query, body, _APPLY))
+        return await self._call(_Request("PATCH", path, query, yaml_of(body), _APPLY))
 
     @asynccontextmanager
     async def watch(
@@ -352,6 +355,21 @@ def error_of(
         reason=str(body.get("reason") or ""),
         retry_after=_seconds(retry_after if retry_after is not None else asked),
     )
+
+
+def yaml_of(body: Json) -> bytes:
+    """Return a body as JSON that is YAML too, whatever letters its texts hold.
+
+    YAML takes no escapes of surrogates, by which Python writes letters beyond U+FFFF, and no
+    unescaped control characters. Halves of surrogate pairs are no text at all.
+    """
+    text = json.dumps(body, ensure_ascii=False, separators=(",", ":"))
+    return _NOT_IN_YAML.sub(_escaped, text).encode()
+
+
+def _escaped(found: re.Match[str]) -> str:
+    code = ord(found[0])
+    return f"\\u{0xFFFD if 0xD800 <= code <= 0xDFFF else code:04x}"
 
 
 def _kind_of(status: int) -> type[ApiError]:

@@ -116,6 +116,12 @@ async def test_an_apply_makes_and_changes_and_leaves_what_others_own(
     assert again["metadata"]["resourceVersion"] == second["metadata"]["resourceVersion"]
 
 
+async def test_an_apply_takes_text_of_any_letters(client: KubernetesClient, name: str) -> None:
+    odd = '\U0001f50a \0\x01\t\n\x7f\x85\u2028\ufeff\uffff"\\ 平é: # end '
+    stored = await client.apply(CONFIG_MAPS, config_map(name, ours=odd))
+    assert stored["data"] == {"ours": odd}
+
+
 async def test_a_field_that_does_not_exist_is_refused_and_named(
     client: KubernetesClient, name: str
 ) -> None:

@@ -5,10 +5,11 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+import yaml
 
 from liken_audio.api import ApiError, Conflict, Gone, NotFound, Rejected, Unreachable
 from liken_audio.kubernetes import client
-from liken_audio.kubernetes.client import MAX_RETRY_AFTER, error_of
+from liken_audio.kubernetes.client import MAX_RETRY_AFTER, error_of, yaml_of
 
 
 def status(**fields: Any) -> bytes:
@@ -107,3 +108,19 @@ async def test_a_line_without_end_does_not_fill_the_memory(monkeypatch: pytest.M
     monkeypatch.setattr(client, "MAX_WATCH_LINE", 1000)
     with pytest.raises(ValueError, match="more than 1000 bytes"):
         await lines(*[b"x" * 100] * 20)
+
+
+ODD_TEXT = (
+    "\U0001f50a Küche 平 \0\x01\t\n\x7f\x80\x85\x9f\xa0\u2028\u2029\ufeff\ufffe\uffff\"\\u0041 # '"
+)
+
+
+def test_what_is_applied_is_yaml_and_json_of_the_same_text() -> None:
+    body = {"metadata": {"name": ODD_TEXT}, ODD_TEXT: [ODD_TEXT, 1, 1.5, True, None]}
+    encoded = yaml_of(body)
+    assert json.loads(encoded) == body
+    assert yaml.safe_load(encoded) == body
+
+
+def test_half_a_letter_does_not_cost_the_rest_of_what_is_applied() -> None:
+    assert yaml.safe_load(yaml_of({"name": "a\ud83d b"})) == {"name": "a\ufffd b"}
