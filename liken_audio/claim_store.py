@@ -14,6 +14,7 @@ may be called from a thread; the locks belong to the event loop.
 
 import asyncio
 import contextlib
+import errno
 import fcntl
 import hashlib
 import json
@@ -40,6 +41,7 @@ LOCK_SECONDS = 20.0
 _FIRST_POLL = 0.002
 _LONGEST_POLL = 0.05
 _RESERVATION_OFFSET = 0
+_UNREADABLE = frozenset({errno.EIO, errno.EBADMSG, errno.EUCLEAN})
 _METADATA_PREFIX = f"{DRIVER}_metadata_"
 
 _log = structlog.get_logger(__name__)
@@ -100,7 +102,13 @@ class ClaimStore:
         except FileNotFoundError:
             self._forget(uid)
             return None
-        except (CheckpointError, ValueError) as error:
+        except (CheckpointError, ValueError, RecursionError) as error:
+            self._set_aside(path, str(error))
+            return None
+        except OSError as error:
+            # One that the disk can't give back must not hide the others for ever.
+            if error.errno not in _UNREADABLE:
+                raise
             self._set_aside(path, str(error))
             return None
         with self._cache_lock:

@@ -73,7 +73,15 @@ class UsbMemory:
             self._kept = _decode(json.loads(self._path.read_bytes()))
         except FileNotFoundError:
             return Remembered()
-        except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        except (
+            OSError,
+            ArithmeticError,
+            LookupError,
+            ValueError,
+            TypeError,
+            AttributeError,
+            RecursionError,
+        ) as error:
             log.warning(
                 "USB cards of earlier aren't known", file=str(self._path), reason=str(error)
             )

@@ -65,7 +65,7 @@ def decode(document: object) -> ClaimRecord:
     """Return the record of a parsed file; raises `CheckpointError` when a field is missing or wrong."""
     try:
         return _decode(document)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise CheckpointError(f"{type(error).__name__}: {error}") from error
 
 
@@ -137,14 +137,14 @@ def _decode_device(device: Mapping[str, Any]) -> ClaimedDevice:
         node_name=_text(device["nodeName"]),
         channels=int(device["channels"]),
         rate_hz=int(device["rateHz"]),
-        share_id=device.get("shareId"),
+        share_id=_text_or_none(device.get("shareId")),
         is_admin=bool(device.get("adminAccess", False)),
         parameters=Parameters(
-            codec=parameters.get("codec"),
+            codec=_text_or_none(parameters.get("codec")),
             pulse=bool(parameters.get("pulse", True)),
             monitor=bool(parameters.get("monitor", False)),
             set_volume=bool(parameters.get("setVolume", False)),
-            max_volume=parameters.get("maxVolume"),
+            max_volume=_percent_or_none(parameters.get("maxVolume")),
         ),
         unknown={k: v for k, v in device.items() if k not in _DEVICE_FIELDS},
     )
@@ -153,4 +153,16 @@ def _decode_device(device: Mapping[str, Any]) -> ClaimedDevice:
 def _text(value: object) -> str:
     if not isinstance(value, str):
         raise TypeError(f"{value!r} is no text")
+    return value
+
+
+def _text_or_none(value: object) -> str | None:
+    return None if value is None else _text(value)
+
+
+def _percent_or_none(value: object) -> int | None:
+    if value is None:
+        return None
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= 100:
+        raise ValueError(f"{value!r} is no whole number from 0 to 100")
     return value

@@ -133,7 +133,12 @@ class Reflector:
             self.resource_version = ""
             return set()
         version = _metadata(body).get("resourceVersion")
-        if kind not in _EVENTS or not version or not isinstance(body, dict):
+        if (
+            not isinstance(kind, str)
+            or kind not in _EVENTS
+            or not version
+            or not isinstance(body, dict)
+        ):
             self.unknown_events += 1
             return set()
         self.failures = 0

@@ -4,10 +4,11 @@ The agent follows the graph with `dump`; here it is looked at once: who manages 
 there are, and which streams are linked to them.
 """
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
+
+from liken_audio.pipewire.values import decoded, first, integer, object_of, text
 
 _SESSION_MANAGER = "WirePlumber"  # followed by the profile in parentheses
 DEVICE_PROPERTY = "audio.liken.sh.device"
@@ -45,9 +46,9 @@ class Census:
         return any(self.nodes.get(giver) == stream for giver, taker in self.links if taker == sink)
 
 
-def census(printed: str) -> Census:
+def census(printed: bytes) -> Census:
     """Decode it; `ValueError` when it is no array of objects."""
-    objects = json.loads(printed)
+    objects = decoded(printed)
     if not isinstance(objects, list):
         raise ValueError("pw-dump printed no array")  # noqa: TRY004 it is the text that is wrong
     infos = [
@@ -58,11 +59,11 @@ def census(printed: str) -> Census:
     nodes = [(each, info) for each, info in infos if _kind(each) == "Node"]
     return Census(
         version=next(
-            (str(info.get("version", "")) for each, info in infos if _kind(each) == "Core"), ""
+            (text(info.get("version")) for each, info in infos if _kind(each) == "Core"), ""
         ),
         has_session_manager=any(
             _kind(each) == "Client"
-            and str(_props(info).get("application.name")).startswith(_SESSION_MANAGER)
+            and text(_props(info).get("application.name")).startswith(_SESSION_MANAGER)
             for each, info in infos
         ),
         sinks=tuple(
@@ -70,9 +71,9 @@ def census(printed: str) -> Census:
             for each, info in nodes
             if _props(info).get("media.class") == "Audio/Sink"
         ),
-        nodes={int(each["id"]): str(_props(info).get("node.name", "")) for each, info in nodes},
+        nodes={integer(each, "id"): text(_props(info).get("node.name")) for each, info in nodes},
         links=frozenset(
-            (int(info["output-node-id"]), int(info["input-node-id"]))
+            (integer(info, "output-node-id"), integer(info, "input-node-id"))
             for each, info in infos
             if _kind(each) == "Link"
         ),
@@ -81,20 +82,18 @@ def census(printed: str) -> Census:
 
 def _sink(each: Mapping[str, Any], info: Mapping[str, Any]) -> SinkNode:
     props = _props(info)
-    parameters = (info.get("params") or {}).get("Props") or [{}]
     return SinkNode(
-        id=int(each["id"]),
-        serial=int(props.get("object.serial", -1)),
-        name=str(props.get("node.name", "")),
-        device=str(props.get(DEVICE_PROPERTY, "")),
-        is_muted=parameters[0].get("mute") is True,
+        id=integer(each, "id"),
+        serial=integer(props, "object.serial"),
+        name=text(props.get("node.name")),
+        device=text(props.get(DEVICE_PROPERTY)),
+        is_muted=first(object_of(info, "params"), "Props").get("mute") is True,
     )
 
 
 def _kind(each: Mapping[str, Any]) -> str:
-    return str(each.get("type", "")).rpartition(":")[2]
+    return text(each.get("type")).rpartition(":")[2]
 
 
 def _props(info: Mapping[str, Any]) -> Mapping[str, Any]:
-    found = info.get("props")
-    return found if isinstance(found, dict) else {}
+    return object_of(info, "props")

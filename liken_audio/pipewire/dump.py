@@ -16,7 +16,6 @@ A node's volume is its own, unless its device has a route for it: then it is the
 node may show late or not at all. Of Bluetooth devices profiles and codecs are kept too (see `devices`).
 """
 
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -33,7 +32,15 @@ from liken_audio.graph.model import (
 )
 from liken_audio.pipewire.devices import bluetooth_card, routes
 from liken_audio.pipewire.framing import ArrayFramer
-from liken_audio.pipewire.values import clean, first, integer, linear_volumes, object_of, text
+from liken_audio.pipewire.values import (
+    clean,
+    decoded,
+    first,
+    integer,
+    linear_volumes,
+    object_of,
+    text,
+)
 
 # pw-dump's own form: objects at two blanks, what they hold at four. Where an array has it, its
 # objects are told apart without decoding them.
@@ -47,7 +54,6 @@ _DECODED_KINDS = frozenset({"Node", "Device", "Client"})
 _SECURITY_CONTEXT = "pipewire.sec.engine"
 """Property that PipeWire stamps on the clients of a security context, and lets none of them change."""
 
-_NOT_FINITE = re.compile(r'("(?:[^"\\]|\\.)*")|-?\b(?:nan|inf(?:inity)?)\b', re.IGNORECASE)
 _POSITION = re.compile(r"[^\s,\[\]\"]+")
 
 
@@ -126,11 +132,11 @@ class DumpParser:
         if pieces is not None:
             values = pieces
         else:
-            decoded = _decode(array)
-            if not isinstance(decoded, list):
+            whole = decoded(array)
+            if not isinstance(whole, list):
                 self._lost_arrays += 1
                 return
-            values = decoded
+            values = whole
         self.arrays += 1
         for value in values:
             try:
@@ -249,7 +255,7 @@ def _said_by_piece(members: bytes) -> _Said | None:
     """Return what an object says, decoding it only if its first lines are unusual."""
     found = _PLAIN_OBJECT.match(members)
     if found is None:
-        return _said(_decode(b"{%b}" % members))
+        return _said(decoded(b"{%b}" % members))
     number, kind = int(found[1]), (found[2] or b"").decode()
     return _Said(number, kind, members if kind in _DECODED_KINDS else b"")
 
@@ -270,25 +276,11 @@ def _info(said: _Said) -> Mapping[str, Any] | None:
     """Return an object's `info`, None if it has none yet; `_GarbledError` if it can't be decoded."""
     info = said.info
     if said.members:
-        value = _decode(b"{%b}" % said.members)
+        value = decoded(b"{%b}" % said.members)
         if not isinstance(value, dict):
             raise _GarbledError("no object")
         info = value.get("info")
     return info if isinstance(info, dict) else None
-
-
-def _decode(data: bytes) -> object:
-    """Return the JSON value, None if it can't be understood."""
-    text = data.decode("utf-8", "replace")
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        pass
-    try:
-        # C prints these three so; JSON has no word for them, Python's own are NaN and Infinity.
-        return json.loads(_NOT_FINITE.sub(lambda found: found[1] or "null", text))
-    except (ValueError, RecursionError):
-        return None
 
 
 def _node(number: int, info: Mapping[str, Any]) -> Node:

@@ -32,7 +32,7 @@ async def look(remote: str, seconds: float = LOOK_SECONDS) -> Census:
         said = errors.decode("utf-8", "replace").strip()[-200:]
         raise NoAnswerError(said or f"pw-dump ended with {exit_code}")
     try:
-        return census(output.decode("utf-8", "replace"))
+        return census(output)
     except ValueError as error:
         raise NoAnswerError(f"pw-dump printed what can't be read: {error}") from None
 

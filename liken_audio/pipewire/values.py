@@ -1,11 +1,28 @@
-"""Values as pw-dump prints them → text, numbers and volumes; none of these raises."""
+"""What pw-dump prints → values, text, numbers and volumes; none of these raises."""
 
 import json
 import math
+import re
 from collections.abc import Mapping
 from typing import Any
 
 from liken_audio.graph.model import Linear
+
+_NOT_FINITE = re.compile(r'("(?:[^"\\]|\\.)*")|-?\b(?:nan|inf(?:inity)?)\b', re.IGNORECASE)
+
+
+def decoded(data: bytes) -> object:
+    """Return the JSON value that was printed, None if it can't be understood."""
+    printed = data.decode("utf-8", "replace")
+    try:
+        return json.loads(printed)
+    except (ValueError, RecursionError):
+        pass
+    try:
+        # C prints these three so; JSON has no word for them, Python's own are NaN and Infinity.
+        return json.loads(_NOT_FINITE.sub(lambda found: found[1] or "null", printed))
+    except (ValueError, RecursionError):
+        return None
 
 
 def text(value: object) -> str:

@@ -11,6 +11,7 @@ right is a `ValueError` whose text names what can.
 """
 
 import difflib
+import re
 from collections.abc import Mapping, Sequence
 
 from liken_audio.api import Json
@@ -24,6 +25,7 @@ MAX_BYTES = 64 * 1024
 _ON = frozenset({"on", "true", "yes", "1"})
 _OFF = frozenset({"off", "false", "no", "0"})
 _SUGGESTIONS = 3
+_NUMBER = re.compile(r"[+-]?[0-9]{1,20}")
 
 
 def keyed(controls: Sequence[Control]) -> dict[str, Control]:
@@ -87,10 +89,10 @@ def subset(controls: Mapping[str, Control], declared: Mapping[str, str]) -> dict
     chosen: dict[str, Control] = {}
     size = 0
     for key, control in ranked[:MAX_CONTROLS]:
-        size += _size(key, control)
-        if size > MAX_BYTES:
-            break
-        chosen[key] = control
+        its_size = _size(key, control)
+        if size + its_size <= MAX_BYTES:  # one of a thousand items leaves room to the others
+            size += its_size
+            chosen[key] = control
     return {key: control for key, control in controls.items() if key in chosen}
 
 
@@ -148,10 +150,9 @@ def _switch(part: str) -> int:
 
 def _level(part: str, control: Control) -> int:
     bounds = f"a whole number from {control.minimum} to {control.maximum}"
-    try:
-        value = int(part)
-    except ValueError:
-        raise ValueError(f"{part!r} is not {bounds}") from None
+    if not _NUMBER.fullmatch(part):
+        raise ValueError(f"{part!r} is not {bounds}")
+    value = int(part)
     if not control.minimum <= value <= control.maximum:
         raise ValueError(f"{part!r} is out of range; give {bounds}")
     if control.step > 1 and (value - control.minimum) % control.step:

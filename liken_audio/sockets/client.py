@@ -183,9 +183,9 @@ def _access(device: ClaimedDevice) -> Json:
 
 def _write_whole(path: Path, text: str) -> None:
     """Replace a file unless it holds the text already; no fsync, since a reboot makes it anew."""
-    if path.exists() and path.read_text() == text:
+    if path.exists() and path.read_bytes() == text.encode():
         return
     temporary = path.with_name(f".{path.name}.tmp")
-    temporary.write_text(text)
+    temporary.write_text(text, encoding="utf-8")
     temporary.chmod(0o644)
     temporary.replace(path)

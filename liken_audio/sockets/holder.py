@@ -181,7 +181,7 @@ class Holder:
             return _Wanted(client_properties(document), document.get("pulse") is True)
         except (FileNotFoundError, NotADirectoryError):
             return None
-        except (ValueError, TypeError, KeyError) as error:
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise OSError(f"{CLAIM_FILE} of claim {uid} can't be read: {error!r}") from error
 
     def _is_untouched(self, uid: str) -> bool:

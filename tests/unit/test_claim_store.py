@@ -1,6 +1,7 @@
 """Claims on disk: written whole, read back by anybody, and nothing left behind."""
 
 import asyncio
+import errno
 import json
 import os
 import shutil
@@ -103,8 +104,8 @@ def test_removing_twice_is_fine(folders: Folders) -> None:
 
 @pytest.mark.parametrize(
     "content",
-    [b"", b"{", b"null", b"\xff\xfe", b'{"version": 1}'],
-    ids=["empty", "cut", "null", "no-text", "lacking"],
+    [b"", b"{", b"null", b"\xff\xfe", b'{"version": 1}', b"\0" * 512, b"[" * 200_000],
+    ids=["empty", "cut", "null", "no-text", "lacking", "zeros", "deep"],
 )
 def test_a_broken_record_is_set_aside_and_not_lost(folders: Folders, content: bytes) -> None:
     store = folders.store()
@@ -121,6 +122,25 @@ def test_one_broken_record_does_not_hide_the_others(folders: Folders) -> None:
     store.save(claim_record())
     (folders.claims / "other.json").write_text("{")
     assert store.records() == [claim_record()]
+
+
+def test_one_record_that_the_disk_can_not_give_back_does_not_hide_the_others(
+    folders: Folders, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = folders.store()
+    store.save(claim_record())
+    bad = folders.claims / "other.json"
+    bad.write_text("{}")
+    usual = Path.open
+
+    def open_or_fail(path: Path, *arguments: Any) -> Any:
+        if path == bad:
+            raise OSError(errno.EIO, "Input/output error", str(path))
+        return usual(path, *arguments)
+
+    monkeypatch.setattr(Path, "open", open_or_fail)
+    assert store.records() == [claim_record()]
+    assert not bad.exists()
 
 
 def test_a_record_under_another_claim_s_name_is_set_aside(folders: Folders) -> None:

@@ -66,6 +66,12 @@ def test_the_file_says_its_version() -> None:
         lambda d: d["devices"][0].pop("pool"),
         lambda d: d["devices"][0].update(direction="up"),
         lambda d: d["devices"][0].update(parameters=[]),
+        lambda d: d.update(version=float("inf")),
+        lambda d: d["devices"][0].update(rateHz=float("inf")),
+        lambda d: d["devices"][0].update(shareId=7),
+        lambda d: d["devices"][0]["parameters"].update(maxVolume="50"),
+        lambda d: d["devices"][0]["parameters"].update(maxVolume=101),
+        lambda d: d["devices"][0]["parameters"].update(codec=["aac"]),
     ],
 )
 def test_a_file_that_lacks_something_is_an_error_and_not_a_half_record(spoil: Any) -> None:

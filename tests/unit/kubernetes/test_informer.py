@@ -103,6 +103,7 @@ def test_what_nobody_reads_is_not_kept() -> None:
     [
         pytest.param({"type": "SYNCED", "object": sink("a", 11)}, id="unknown-type"),
         pytest.param({"object": sink("a", 11)}, id="no-type"),
+        pytest.param({"type": ["ADDED"], "object": sink("a", 11)}, id="type-of-no-text"),
         pytest.param({"type": "ADDED"}, id="no-object"),
         pytest.param({"type": "ADDED", "object": {"kind": "Sink"}}, id="no-metadata"),
         pytest.param({"type": "ADDED", "object": {"metadata": {"name": "a"}}}, id="no-version"),

@@ -112,6 +112,10 @@ def test_items_may_differ_by_channel() -> None:
         pytest.param("88", level(), "from 0 to 87", id="above-the-range"),
         pytest.param("-1", level(), "from 0 to 87", id="below-the-range"),
         pytest.param("loud", level(), "from 0 to 87", id="no-number"),
+        pytest.param("1_0", level(), "from 0 to 87", id="no-number-to-people"),
+        pytest.param("٣", level(), "from 0 to 87", id="digits-of-another-script"),
+        pytest.param("50%", level(), "from 0 to 87", id="percent"),
+        pytest.param("9" * 5_000, level(), "from 0 to 87", id="very-long"),
         pytest.param("1 2 3", level(), "all channels or 2", id="too-many-side-by-side"),
         pytest.param("", level(), "from 0 to 87", id="nothing"),
         pytest.param("1,2,3", level(), "all channels or 2", id="too-many-channels"),
@@ -210,6 +214,13 @@ def test_a_declared_control_is_listed_whatever_its_rank() -> None:
     last = list(known)[-1]
     assert last not in subset(known, {})
     assert last in subset(known, {last: "on"})
+
+
+def test_a_choice_of_a_thousand_items_hides_no_other_control() -> None:
+    huge = choice(*(f"{n:04} {'x' * 58}" for n in range(1_024)))
+    known = keyed([huge, level(), control("Loudness")])
+    listed = subset(known, {"Input Source": "0000"})
+    assert list(listed) == ["Master Playback Volume", "Loudness"]
 
 
 def test_the_listed_controls_keep_the_cards_order() -> None:
