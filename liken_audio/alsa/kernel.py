@@ -437,7 +437,7 @@ def _range_gains(body: bytes, minimum: int, maximum: int) -> Gains | None:
         low, high = struct.unpack_from("<ii", body)
         kind, length = _TLV_HEADER.unpack_from(body, 8)
         inner = body[16 : 16 + length]
-        found = _gains(kind, inner, low, high) if len(inner) == length else None
+        found = _gains(kind, inner, low, min(high, maximum)) if len(inner) == length else None
         if found is None:
             break
         if low <= maximum and high >= minimum:

@@ -10,7 +10,8 @@
 - S/PDIF: nothing senses it.
 
 Kernel names as in the driver's sources: `Headphone Jack`, `Line Out Front Jack`, `Mic Jack` with
-an index, `Line Jack` (a line *input*), `Headset Jack` (both), `Headphone - Output Jack` (USB).
+an index, `Line Jack` (a line *input*), `Headset Jack` and `Headphone Mic Jack` (both),
+`Headphone - Output Jack` (USB).
 """
 
 import re
@@ -23,11 +24,11 @@ SCREENS = (Connection.HDMI, Connection.DISPLAYPORT)
 
 _PLUGGED_BY_HAND = (Connection.ANALOG, Connection.USB)
 _PCM_NUMBER = re.compile(r"pcm=(\d{1,9})\b")
-_SCREEN = re.compile(r"^(?:HDMI|DP|DisplayPort)\b", re.IGNORECASE)
+_SCREEN = re.compile(r"^(?:HDMI|DP|DisplayPort)(?:\d|\b)", re.IGNORECASE)
 _SPDIF = re.compile(r"S/?PDIF|IEC958|Optical", re.IGNORECASE)
 _INPUT = re.compile(r"\b(?:Mic|Microphone|Line(?! Out)|Input|Aux)\b", re.IGNORECASE)
 _OUTPUT = re.compile(r"\b(?:Headphone|Line Out|Speaker|Output)\b", re.IGNORECASE)
-_BOTH = re.compile(r"\bHeadset(?! Mic)\b", re.IGNORECASE)
+_BOTH = re.compile(r"\bHeadset(?! Mic)\b|\bHeadphone Mic\b", re.IGNORECASE)
 _BUILT_IN = {
     Direction.PLAYBACK: re.compile(r"\bSpeaker\b"),
     Direction.CAPTURE: re.compile(r"\b(?:Internal|Int|Digital) Mic\b|\bDMic", re.IGNORECASE),

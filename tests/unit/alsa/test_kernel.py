@@ -136,6 +136,10 @@ GAINS = {
         tlv(3, 48, 0, 9, 1, 8, -5000, 100, 10, 50, 1, 8, -4000, 50),
         *(0, 9, -50.0, -41.0),
     ),
+    "ranges that end beyond the control's own": (
+        tlv(3, 48, 0, 9, 1, 8, -5000, 100, 10, 50, 1, 8, -4000, 50),
+        *(0, 30, -50.0, -30.0),
+    ),
     "none": (b"", 0, 50, None, None),
     "cut": (tlv(1, 8, -5100), 0, 255, None, None),
     "body of no length": (tlv(1, 0), 0, 255, None, None),

@@ -68,6 +68,7 @@ def test_a_jack_never_speaks_for_the_other_direction() -> None:
         ("Headphone - Output Jack", True, False),
         ("Headset Jack", True, True),
         ("Headset Mic Jack", False, True),
+        ("Headphone Mic Jack", True, True),
         ("Mic Jack", False, True),
         ("Front Mic Jack", False, True),
         ("Line Jack", False, True),
@@ -127,6 +128,12 @@ def test_a_screen_jack_names_its_pcm_with_or_without_a_space(comma: str) -> None
 def test_a_screen_jack_of_pcm_10_is_not_that_of_pcm_1() -> None:
     its_card = card(hdmi_pcm(0, device=1), jacks=(jack("HDMI/DP,pcm=10 Jack"),))
     assert proofs(its_card, HDMI) == [None]
+
+
+def test_screen_jacks_that_are_counted_in_their_names_go_by_order() -> None:
+    jacks = (jack("DP0 Jack", is_plugged=False), jack("DP1 Jack"))
+    its_card = card(hdmi_pcm(0), hdmi_pcm(1), jacks=jacks)
+    assert proofs(its_card, HDMI, HDMI) == [("DP0 Jack", 0, False), ("DP1 Jack", 0, True)]
 
 
 def test_screen_jacks_without_a_number_go_by_order() -> None:
