@@ -6,7 +6,7 @@ doesn't know it leaves out: an absent attribute is a fact for CEL, an empty one 
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from liken_audio.api import DRIVER
@@ -158,7 +158,7 @@ def _bluetooth_attributes(
         "name": speaker.name,
         "connected": speaker.link is Link.CONNECTED,
         "codec": codec,
-        "codecs": " ".join(dict.fromkeys(filter(None, (codec, *offered)))),
+        "codecs": _listed(dict.fromkeys(filter(None, (codec, *offered)))),
     }
 
 
@@ -186,6 +186,17 @@ def _cut(text: str) -> str:
     """Cut to the API's bytes at the end of a letter; what is no UTF-8 becomes a question mark."""
     encoded = text.encode("utf-8", "replace")[:_LONGEST_BYTES]
     return encoded.decode("utf-8", "ignore").strip()
+
+
+def _listed(words: Iterable[str]) -> str:
+    """Return as many words, from the first on, as fit the API's bytes: half a codec is another."""
+    text = ""
+    for word in words:
+        longer = f"{text} {word}".lstrip()
+        if len(longer.encode("utf-8", "replace")) > _LONGEST_BYTES:
+            break
+        text = longer
+    return text
 
 
 def _streams() -> Capacity:

@@ -280,6 +280,22 @@ def test_the_codec_that_plays_comes_first_and_once() -> None:
     assert attributes(playing)["codecs"] == "aac sbc sbc_xq"
 
 
+def test_no_codec_is_cut_to_what_is_another_codecs_name() -> None:
+    names = [
+        "sbc",
+        "sbc_xq",
+        "faststream",
+        "faststream_duplex",
+        "aptx_ll",
+        "aptx_ll_duplex",
+        "aptx_hd",
+        "ldac",
+    ]
+    many = bluetooth_card(codecs=tuple((name, number) for number, name in enumerate(names)))
+    shown = attributes(speaker_endpoint(bluetooth=many))["codecs"]
+    assert shown == "sbc sbc_xq faststream faststream_duplex aptx_ll aptx_ll_duplex"
+
+
 def test_a_speaker_that_is_off_is_published_as_not_connected_and_tainted() -> None:
     off = speaker_endpoint(
         speaker(link=Link.AWAY), node=None, bluetooth=None, fault=Fault.UNPLUGGED
