@@ -204,7 +204,7 @@ async def test_of_a_claim_on_two_drivers_only_our_device_is_prepared(
         status = namespace.claim(claim.name)["status"]["devices"]
         return {each["driver"]: each for each in status}
 
-    wait_until(lambda: DRIVER in entries(), "our entry in the claim's status", 15)
+    wait_until(lambda: DRIVER in entries(), "our entry in the claim's status", 45)
     (condition,) = entries()[DRIVER]["conditions"]
     assert (condition["type"], condition["status"]) == ("Ready", "True")
     assert entries()["gpu.example.com"] == entry
@@ -346,10 +346,10 @@ async def test_a_prepared_claim_shows_on_its_sink_until_it_is_unprepared(
         return [each["uid"] for each in status.get("claims", ())]
 
     await kubelet.prepare([claim])
-    wait_until(lambda: holders("sink", HDMI) == [claim.uid], "the claim on the Sink", 15)
-    wait_until(lambda: holders("source", CAPTURE) == [claim.uid], "it on the Source", 15)
+    wait_until(lambda: holders("sink", HDMI) == [claim.uid], "the claim on the Sink", 45)
+    wait_until(lambda: holders("source", CAPTURE) == [claim.uid], "it on the Source", 45)
     await kubelet.unprepare([claim])
-    wait_until(lambda: holders("sink", HDMI) == [], "the Sink without a claim", 15)
+    wait_until(lambda: holders("sink", HDMI) == [], "the Sink without a claim", 45)
 
 
 async def test_a_claims_cdi_file_is_whole_and_its_folder_is_for_every_user(

@@ -4,6 +4,7 @@ import asyncio
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from tests.harness.cluster import Cluster
 from tests.harness.control_plane import ControlPlane
@@ -15,6 +16,8 @@ from tests.harness.tone import Recorder
 from tests.harness.workloads import ANALOG, HDMI, Namespace
 
 SECONDS = 60
+ANOTHER_BOOT = "b1e7c0de-0000-4000-8000-00000000b007"
+WRITES = "hardware_writes_total"
 
 
 async def until(is_so: Callable[[], bool], what: str) -> None:
@@ -41,10 +44,6 @@ async def test_without_an_api_server_declared_volumes_known_claims_and_unprepare
     before = await kubelet.prepare([claim])
     agent = node.agent.pid
 
-    def has_volume() -> bool:
-        shown = sound_stack.nodes().get(sink, {}).get("params", {}).get("Props", ())
-        return [0.125, 0.125] in [each.get("channelVolumes") for each in shown]
-
     with control_plane.programs()["apiserver"].frozen():
         await asyncio.to_thread(sound_stack.restart_pipewire)
         await until(lambda: sink in sound_stack.nodes(), "the node")
@@ -52,7 +51,10 @@ async def test_without_an_api_server_declared_volumes_known_claims_and_unprepare
             # An adapter tells its volume only while it runs, so somebody listens.
             recorder = Recorder(sound_stack, programs, sink)
             await asyncio.to_thread(recorder.start)
-            await until(has_volume, "the declared volume on the new node")
+            await until(
+                lambda: [0.125, 0.125] in volumes(sound_stack, sink),
+                "the declared volume on the new node",
+            )
             await asyncio.to_thread(recorder.stop)
         assert await kubelet.prepare([claim]) == before
         await kubelet.unprepare([claim])
@@ -65,7 +67,49 @@ async def test_without_an_api_server_declared_volumes_known_claims_and_unprepare
     assert node.agent.pid == agent
 
 
+async def test_after_a_reboot_a_declared_volume_is_set_once_and_status_is_right_again(
+    node: Node, cluster: Cluster, sound_stack: SoundStack, workspace: Path
+) -> None:
+    sink = f"{node.name}-{ANALOG}"
+    named = f"--field-selector=metadata.name={sink}"
+    patch = json.dumps({"spec": {"volume": 50}})
+    await until(lambda: bool(cluster.items("sinks", named)), "the Sink")
+    await asyncio.to_thread(cluster.kubectl, "patch", "sink", sink, "--type=merge", f"-p={patch}")
+    await until(lambda: observed(cluster, sink) == 50, "the volume in status")
+    node.agent.kill()
+    await asyncio.to_thread(sound_stack.restart_pipewire)
+    node.boot_id = ANOTHER_BOOT
+    await asyncio.to_thread(node.start_agent)
+
+    await until(lambda: node_writes(node) == 1, "one write to the hardware")
+    with Programs(workspace) as programs:
+        recorder = Recorder(sound_stack, programs, sink)
+        await asyncio.to_thread(recorder.start)
+        await until(lambda: [0.125, 0.125] in volumes(sound_stack, sink), "the declared volume")
+        # By hand, and corrected: what was to be written before would have come before that.
+        number = str(sound_stack.nodes()[sink]["props"]["object.id"])
+        loud = "{ channelVolumes: [ 1.0, 1.0 ] }"
+        await asyncio.to_thread(sound_stack.run, "pw-cli", "set-param", number, "Props", loud)
+        await until(lambda: node_writes(node) == 2, "a second write, for the hand's")
+        await until(lambda: [0.125, 0.125] in volumes(sound_stack, sink), "the volume put back")
+        await asyncio.to_thread(recorder.stop)
+    assert node_writes(node) == 2
+    assert observed(cluster, sink) == 50
+
+
 def observed(cluster: Cluster, sink: str) -> int | None:
     status = cluster.get("sink", sink).get("status", {})
     volume: int | None = status.get("observed", {}).get("volume")
     return volume
+
+
+def volumes(stack: SoundStack, name: str) -> list[Any]:
+    """What the node's parameters say of its volume, linear by channel."""
+    shown = stack.nodes().get(name, {}).get("params", {}).get("Props", ())
+    return [each.get("channelVolumes") for each in shown]
+
+
+def node_writes(node: Node) -> float:
+    """Writes of volumes, mutes and controls by the agent that runs now."""
+    (count,) = [value for name, value in node.metrics().items() if WRITES in name]
+    return count

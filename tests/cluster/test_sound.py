@@ -10,6 +10,8 @@ from tests.harness.sound_stack import SoundStack
 from tests.harness.tone import Recorder
 from tests.harness.workloads import ANALOG, HDMI
 
+SECONDS = 60
+
 
 async def test_a_monitor_pulled_out_taints_its_device_and_plugged_in_again_clears_it(
     node: Node, virtual_cards: Path
@@ -22,9 +24,9 @@ async def test_a_monitor_pulled_out_taints_its_device_and_plugged_in_again_clear
     lines = [line for line in plugged.splitlines() if "eld: 1000" in line]
     virtual_cards.write_text(plugged.replace(lines[0].strip(), 'eld: ""'))
     due = [f"{DRIVER}/disconnected:NoExecute", f"{DRIVER}/no-monitor:NoSchedule"]
-    wait_until(lambda: taints() == due, f"the taints {due}", 15)
+    wait_until(lambda: taints() == due, f"the taints {due}", SECONDS)
     virtual_cards.write_text(plugged)
-    wait_until(lambda: taints() == [], "no taint", 15)
+    wait_until(lambda: taints() == [], "no taint", SECONDS)
 
 
 async def test_pipewire_restarted_brings_every_node_and_volume_back(
@@ -42,9 +44,9 @@ async def test_pipewire_restarted_brings_every_node_and_volume_back(
         for is_restarted in (False, True):
             if is_restarted:
                 sound_stack.restart_pipewire()
-            wait_until(lambda: sink in sound_stack.nodes(), "the node", 15)
+            wait_until(lambda: sink in sound_stack.nodes(), "the node", SECONDS)
             # An adapter tells its volume only while it runs, so somebody listens.
             recorder = Recorder(sound_stack, programs, sink)
             recorder.start()
-            wait_until(has_volume, "the volume", 15)
+            wait_until(has_volume, "the volume", SECONDS)
             recorder.stop()
