@@ -1,6 +1,9 @@
 """Keys, texts and capabilities of mixer controls."""
 
+import difflib
 import json
+from collections.abc import Sequence
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -193,6 +196,26 @@ def test_a_wrong_name_gets_the_three_closest() -> None:
     near = closest("master playback volumes", keyed([control(name) for name in names]))
     assert len(near) == 3
     assert near[0] == "Master Playback Volume"
+
+
+def test_a_wrong_name_is_compared_letter_by_letter_with_few_of_a_thousand(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """U50: on a card of 1,235 controls a wrong name must not hold up all else."""
+    compared: list[int] = []
+    usual = difflib.get_close_matches
+
+    def counted(word: str, names: Sequence[str], **more: Any) -> list[str]:
+        compared.append(len(names))
+        return usual(word, names, **more)
+
+    monkeypatch.setattr(difflib, "get_close_matches", counted)
+    names = [f"WSA_CODEC_DMA_RX_{n} Voice Mixer Switch" for n in range(1_234)]
+    known = keyed([control(name) for name in [*names, "Speaker Playback Volume"]])
+    for _ in range(2):
+        assert closest("speaker playbak volume", known)[0] == "Speaker Playback Volume"
+    assert len(compared) == 1
+    assert compared[0] <= 32
 
 
 def test_a_thousand_controls_are_listed_within_bounds() -> None:
