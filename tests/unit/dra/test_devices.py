@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -37,6 +38,7 @@ from tests.builders import (
     view,
 )
 
+REFERENCE = Path(__file__).parents[3] / "docs" / "reference-devices.md"
 C_IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,31}")
 DOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 
@@ -278,6 +280,15 @@ def test_a_speaker_shows_its_address_name_and_codecs_and_no_card() -> None:
 def test_the_codec_that_plays_comes_first_and_once() -> None:
     playing = speaker_endpoint(bluetooth=bluetooth_card(codec="aac"))
     assert attributes(playing)["codecs"] == "aac sbc sbc_xq"
+
+
+def test_the_reference_names_all_attributes_and_taints_and_no_others() -> None:
+    shown = [screen(DISPLAYPORT_ELD), MIC, speaker_endpoint()]
+    names = {name for each in shown for name in attributes(each)}
+    keys = {taint.key for each in shown for fault in Fault for taint in device(each, fault).taints}
+    rows = [line for line in REFERENCE.read_text().splitlines() if line.startswith("| `")]
+    named = {name for row in rows for name in re.findall(r"`([^`]+)`", row.split("|")[1])}
+    assert named == names | keys
 
 
 def test_no_codec_is_cut_to_what_is_another_codecs_name() -> None:
