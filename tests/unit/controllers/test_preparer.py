@@ -202,6 +202,13 @@ class World:
         return len([call for call in self.client.calls if call[0] == "get"])
 
 
+@pytest.fixture(autouse=True)
+def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The store's files are real, and so is the time that these tests take."""
+    monkeypatch.setattr(preparer, "SETTLE_SECONDS", 0.01)
+    monkeypatch.setattr(preparer, "BUSY_SECONDS", 0.1)
+
+
 @pytest.fixture
 def world(tmp_path: Path) -> Any:
     made = World(tmp_path)
