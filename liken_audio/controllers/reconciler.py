@@ -45,7 +45,7 @@ from liken_audio.graph.model import (
 from liken_audio.graph.presence import Presence
 from liken_audio.resources import v1alpha1
 from liken_audio.resources.drift import without_times
-from liken_audio.resources.reconcile import reconcile
+from liken_audio.resources.reconcile import reconcile, still_wanted
 from liken_audio.resources.situation import (
     Change,
     Memory,
@@ -226,8 +226,9 @@ class Reconciler:
         tracked.memory, tracked.outcome = outcome.memory, outcome
         tracked.recheck_at = outcome.recheck_at
         tracked.is_held_back = seen.is_settling and bool(status_of(stored))
+        before, tracked.situation = tracked.situation or situation, situation
+        tracked.changes = still_wanted(tracked.changes, before, situation, outcome)
         if outcome.changes:
-            tracked.changes |= {change.field: change for change in outcome.changes}
             self._hardware.add(key, now)
         self._schedule(key, tracked, now)
 

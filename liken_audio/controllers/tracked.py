@@ -10,7 +10,7 @@ from liken_audio.resources import v1alpha1, verdicts
 from liken_audio.resources.conditions import Condition, stamped
 from liken_audio.resources.drift import covers, has_more, without_times
 from liken_audio.resources.reconcile import Outcome
-from liken_audio.resources.situation import Change, Memory
+from liken_audio.resources.situation import Change, Memory, Situation
 
 GONE_SECONDS = 60.0
 """How long a device must be away before its object, if nothing is declared in it, is deleted."""
@@ -30,6 +30,8 @@ class Tracked:
     """None: its device is gone."""
     gone_since: float | None = None
     holds: tuple[ClaimHold, ...] = ()
+    situation: Situation | None = None
+    """What the last judgement was about."""
     outcome: Outcome | None = None
     is_held_back: bool = False
     """Whether the status is left alone: a gap of the node that may be over in a second."""

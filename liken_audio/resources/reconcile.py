@@ -7,13 +7,20 @@ maxVolume. When a value is written, and when no more, is decided in `enforcement
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from liken_audio.graph.model import Connection
 from liken_audio.resources import codec, controls, loudness, mixer, verdicts
 from liken_audio.resources.conditions import Condition, Reason
 from liken_audio.resources.enforcement import Step, Verdict
-from liken_audio.resources.situation import Change, Memory, Situation, control_field
+from liken_audio.resources.situation import (
+    Change,
+    Memory,
+    SetMute,
+    SetVolume,
+    Situation,
+    control_field,
+)
 from liken_audio.resources.v1alpha1 import Observed, RejectedField, Spec
 
 
@@ -26,6 +33,8 @@ class Outcome:
     conditions: tuple[Condition, ...]
     memory: Memory
     recheck_at: float | None = None
+    steps: Mapping[str, Step] = field(default_factory=dict)
+    """How each judged field stands."""
 
 
 def reconcile(situation: Situation, memory: Memory, now: float) -> Outcome:
@@ -44,7 +53,47 @@ def reconcile(situation: Situation, memory: Memory, now: float) -> Outcome:
         conditions=_conditions(situation, observed, problems, steps),
         memory=radio.memory,
         recheck_at=min(rechecks, default=None),
+        steps=steps,
     )
+
+
+def still_wanted(
+    queued: Mapping[str, Change], before: Situation, now: Situation, outcome: Outcome
+) -> dict[str, Change]:
+    """The changes to carry out: of those queued what nothing has overtaken, and the new ones.
+
+    A queued change may wait for a minute, after a failure. `before` is the situation of the
+    judgement before this one.
+    """
+    kept = {
+        name: change
+        for name, change in queued.items()
+        if not _is_overtaken(change, before, now, outcome.steps.get(name))
+    }
+    return kept | {change.field: change for change in outcome.changes}
+
+
+def _is_overtaken(change: Change, before: Situation, now: Situation, step: Step | None) -> bool:
+    """Whether it is for a node that is gone, needless now, or nobody asks for it any more."""
+    if isinstance(change, SetVolume | SetMute):
+        node = now.endpoint.node
+        if node is not None and node.serial != change.node.serial:
+            return True
+    if step is not None and step.verdict is not Verdict.UNDECLARED:
+        return step.verdict is Verdict.HOLDS
+    return _asked(change.field, before) != _asked(change.field, now)
+
+
+def _asked(name: str, situation: Situation) -> object:
+    """What is declared that a field's value follows from."""
+    spec = situation.spec
+    if name == "volume":
+        return spec.volume, spec.max_volume, situation.claim_limit
+    if name == "mute":
+        return spec.is_muted
+    if name == "codec":
+        return situation.claim_codec or spec.codec
+    return {control_field(key): text for key, text in spec.controls.items()}.get(name)
 
 
 def _observe(situation: Situation, memory: Memory, now: float) -> Observed:

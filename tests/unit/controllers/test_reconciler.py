@@ -407,6 +407,56 @@ async def test_a_failing_write_is_tried_again_ever_later_and_told() -> None:
     assert subject.sink()["status"]["observed"]["volume"] == 30
 
 
+@pytest.mark.parametrize("spec", [{}, {"volume": 100}])
+async def test_a_failed_write_that_nobody_wants_any_more_is_not_tried_again(
+    spec: dict[str, int],
+) -> None:
+    subject = world()
+    subject.show(playing())
+    async with running(subject):
+        await asyncio.sleep(1)
+        subject.hardware.failures = [OSError("broken")] * 4
+        subject.edit(volume=30)
+        await asyncio.sleep(10)
+        subject.hardware.failures.clear()
+        subject.hardware.calls.clear()
+        subject.edit(**spec)
+        await asyncio.sleep(200)
+    assert subject.hardware.calls == []
+    assert subject.sink()["status"]["observed"]["volume"] == 100
+
+
+async def test_a_control_taken_out_of_the_spec_while_its_write_waits_is_left_alone() -> None:
+    key = "Master Playback Switch"
+    subject = world(card=card(pcm(), controls=(control(key, values=(0,)),)))
+    subject.show(playing())
+    async with running(subject):
+        await asyncio.sleep(1)
+        subject.hardware.failures = [OSError("broken")] * 4
+        subject.edit(controls={key: "on"})
+        await asyncio.sleep(10)
+        subject.hardware.failures.clear()
+        subject.hardware.calls.clear()
+        subject.edit()
+        await asyncio.sleep(200)
+    assert subject.hardware.calls == []
+
+
+async def test_a_failed_write_is_not_made_to_the_node_that_comes_after() -> None:
+    subject = world()
+    subject.show(playing())
+    async with running(subject):
+        await asyncio.sleep(1)
+        subject.hardware.failures = [OSError("broken")] * 4
+        subject.edit(volume=30)
+        await asyncio.sleep(10)
+        subject.hardware.failures.clear()
+        subject.hardware.calls.clear()
+        subject.show(playing(serial=NodeSerial(99), volumes=(0.027, 0.027)))
+        await asyncio.sleep(200)
+    assert subject.hardware.calls == []
+
+
 async def test_one_failing_device_does_not_hold_up_another() -> None:
     subject = world(card=card(pcm(), hdmi_pcm()))
     subject.show(playing(), node(HDMI, serial=41, state="running", volumes=(1.0, 1.0)))
