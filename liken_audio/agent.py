@@ -174,6 +174,7 @@ def build(settings: Settings, client: KubernetesClient) -> Parts:
     publisher = Publisher(graph, client, slices, settings.node, keeper_of_objects.is_shared)
     for cache in (sinks, sources):
         cache.subscribe(lambda _key: publisher.wake())
+    keeper_of_nodes = NodeKeeper(graph, settings.node, writer, alsa)
     store = ClaimStore(Path(settings.plugin_dir), Path(settings.cdi_dir))
     handler = Preparer(
         graph,
@@ -184,6 +185,7 @@ def build(settings: Settings, client: KubernetesClient) -> Parts:
             sockets=SocketClient(Path(settings.claims_dir), Path(settings.control)),
             speakers=keeper_of_speakers,
             hardware=keeper_of_objects,
+            nodes=keeper_of_nodes,
         ),
     )
     return Parts(
@@ -197,7 +199,7 @@ def build(settings: Settings, client: KubernetesClient) -> Parts:
         bluez=bluez,
         speakers=keeper_of_speakers,
         pipewire=PipeWireWatcher(graph, settings.pipewire_remote),
-        node_keeper=NodeKeeper(graph, settings.node, writer, alsa),
+        node_keeper=keeper_of_nodes,
         events=events,
         publisher=publisher,
         reconciler=keeper_of_objects,

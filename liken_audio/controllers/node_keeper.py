@@ -15,7 +15,7 @@ volume, a parameter) goes with the node.
 
 import asyncio
 import errno
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import structlog
@@ -37,6 +37,8 @@ log = structlog.get_logger()
 
 APPEAR_SECONDS = 5.0
 """How long a node may take to show, or to go, after the write."""
+RENEW_SECONDS = 3.0
+"""How long `renewed` waits."""
 FIRST_DELAY = 1.0
 MAX_DELAY = 60.0
 _SLACK = 0.001
@@ -83,6 +85,7 @@ class NodeKeeper:
         self._holders: Mapping[DeviceName, frozenset[str]] = {}
         self._stale: set[NodeSerial] = set()
         self._wake = asyncio.Event()
+        self._changed = asyncio.Event()
         self._attempts: dict[_Key, _Attempts] = {}
         self.writes = 0
         """Nodes that were asked for, and nodes that were removed."""
@@ -112,6 +115,18 @@ class NodeKeeper:
             except TimeoutError:
                 pass
 
+    async def renewed(self, names: Collection[DeviceName]) -> None:
+        """Return when no node of the devices is left whose last claim the graph saw go."""
+        async with asyncio.timeout(RENEW_SECONDS):
+            while self._is_any_stale(names):
+                await self._changed.wait()
+
+    def _is_any_stale(self, names: Collection[DeviceName]) -> bool:
+        return any(
+            node.serial in self._stale and node.properties.get(DEVICE_PROPERTY) in names
+            for node in self._graph.view().nodes
+        )
+
     def _on_change(self) -> None:
         view = self._graph.view()
         if Source.PIPEWIRE in view.lost:
@@ -120,6 +135,8 @@ class NodeKeeper:
         if view.holds is not self._holds:
             self._take_holds(view)
         self._wake.set()
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
 
     def _take_holds(self, view: GraphView) -> None:
         """Take note of who holds what; the node of a device that nobody holds any more is stale."""

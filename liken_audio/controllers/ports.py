@@ -113,6 +113,16 @@ class HardwareSettler(Protocol):
         """
 
 
+class NodeRenewer(Protocol):
+    """Makes nodes anew that a workload may have left something on."""
+
+    async def renewed(self, names: Collection[DeviceName]) -> None:
+        """Return when no node of the devices is left whose last claim the graph saw go.
+
+        Its successor may not be there yet. `TimeoutError` when that takes too long.
+        """
+
+
 class PcmProbe(Protocol):
     """Looks whether what a node is to play to can be had now."""
 

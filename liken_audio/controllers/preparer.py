@@ -11,7 +11,7 @@ again, the second call finds the first one's result instead of half of it.
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -24,6 +24,7 @@ from liken_audio.controllers.ports import (
     ClaimSockets,
     ClaimStore,
     HardwareSettler,
+    NodeRenewer,
     ResourceClient,
     SpeakerSwitcher,
 )
@@ -83,6 +84,8 @@ class Partners:
     """None: there is no Bluetooth."""
     hardware: HardwareSettler | None = None
     """None: nobody looks after volumes."""
+    nodes: NodeRenewer | None = None
+    """None: nobody makes nodes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,6 +110,7 @@ class Preparer:
         self._sockets = partners.sockets
         self._speakers = partners.speakers
         self._hardware = partners.hardware
+        self._nodes = partners.nodes
         self._reach = ClaimReach(partners.client, partners.store, partners.sockets, self)
         self._tasks: asyncio.TaskGroup | None = None
         self._changed = asyncio.Event()
@@ -295,6 +299,7 @@ class Preparer:
 
     async def _reserve(self, claim: Json, ref: ClaimRef) -> ClaimRecord:
         """Decide and reserve; waits a moment for a node, and clears a dead reservation away."""
+        await self._renew(claims.allocated_names(claim))
         loop = asyncio.get_running_loop()
         deadline = loop.time() + NODE_SECONDS
         cleared: set[str] = set()
@@ -329,6 +334,21 @@ class Preparer:
         if record.devices:
             self._store.save(record, is_durable=False)
         return record
+
+    async def _renew(self, names: Collection[DeviceName]) -> None:
+        """Have no node that a claim before this one left something on.
+
+        Made anew later, it would cut this claim's stream, and undo what its pod has set by then.
+        """
+        if self._nodes is None:
+            return
+        shown = self._graph.view().holds
+        if any(hold.uid not in self._holds and {*hold.devices} & {*names} for hold in shown):
+            self._show()
+        try:
+            await self._nodes.renewed(names)
+        except TimeoutError:
+            _log.warning("nodes of a claim before take long to go", devices=names)
 
     async def _switch_microphones_on(self, claim: Json) -> None:
         """Have the microphones that a claim waits for; `OSError` says why one can't be had."""

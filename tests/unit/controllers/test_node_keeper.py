@@ -383,6 +383,27 @@ async def test_claims_that_follow_each_other_closely_each_find_a_new_node() -> N
             assert len(world.pipewire.destroyed) == number
 
 
+async def test_that_the_node_of_a_claim_before_is_gone_can_be_waited_for() -> None:
+    async with at_rest(card(pcm(), hdmi_pcm())) as world:
+        world.holds(hold("a"))
+        await world.keeper.renewed([DeviceName(ANALOG)])
+        world.holds(hold("b"))
+        await world.keeper.renewed([DeviceName("another")])
+        assert len(world.names) == 2
+        await world.keeper.renewed([DeviceName(ANALOG)])
+        assert ANALOG not in world.names
+        assert len(world.names) == 1
+
+
+async def test_a_node_that_does_not_go_is_not_waited_for_for_ever() -> None:
+    async with at_rest(card()) as world:
+        world.holds(hold("a"))
+        world.pipewire.is_deaf = True
+        world.holds(hold("b"))
+        with pytest.raises(TimeoutError):
+            await world.keeper.renewed([DeviceName(ANALOG)])
+
+
 async def test_a_node_that_one_of_several_claims_still_has_is_left_alone() -> None:
     async with at_rest(card()) as world:
         world.holds(hold("a"), hold("b"))

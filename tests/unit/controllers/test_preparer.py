@@ -138,6 +138,20 @@ class FakeSettler:
             raise TimeoutError
 
 
+class FakeRenewer:
+    """Satisfies `NodeRenewer`; notes what was claimed at each call, and may be late."""
+
+    def __init__(self, world: "World") -> None:
+        self.world = world
+        self.calls: list[tuple[Sequence[str], Sequence[str]]] = []
+        self.is_late = False
+
+    async def renewed(self, names: Collection[DeviceName]) -> None:
+        self.calls.append((list(names), [hold.uid for hold in self.world.graph.view().holds]))
+        if self.is_late:
+            raise TimeoutError
+
+
 class World:
     """A node with one card, its folders, and the preparers that run on it."""
 
@@ -148,6 +162,7 @@ class World:
         self.graph = DeviceGraph([Source.VIRTUAL, Source.PIPEWIRE])
         self.speakers = FakeSpeakers(self)
         self.hardware = FakeSettler(self)
+        self.nodes = FakeRenewer(self)
         self.graph.replace(Source.VIRTUAL, CardsSnapshot((card(pcm(), hdmi_pcm()),)))
         self.show(node(ANALOG), node(HDMI, id=NodeId(41)))
         self.stores: list[ClaimStore] = []
@@ -177,7 +192,9 @@ class World:
     @asynccontextmanager
     async def running(self, *, boot_id: str = "boot-1") -> AsyncIterator[Preparer]:
         place = Place(node="kitchen", boot_id=boot_id, claims_dir="/run/claims")
-        partners = Partners(self.client, self.store(), self.sockets, self.speakers, self.hardware)
+        partners = Partners(
+            self.client, self.store(), self.sockets, self.speakers, self.hardware, self.nodes
+        )
         made = Preparer(self.graph, place, partners)
         task = asyncio.get_running_loop().create_task(made.run())
         await until(lambda: made._tasks is not None)
@@ -248,6 +265,22 @@ async def test_a_volume_limit_is_in_place_before_the_pod_starts(
     ((names, holds),) = world.hardware.calls
     assert names == [ANALOG]
     assert [hold.max_volumes for hold in holds] == [((ANALOG, 60),)]
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+async def test_a_claim_finds_nothing_of_the_one_before_however_closely_it_follows(
+    world: World, monkeypatch: pytest.MonkeyPatch, *, is_late: bool
+) -> None:
+    world.nodes.is_late = is_late
+    async with world.running() as made:
+        before = world.allocate()
+        await prepared(made, before)
+        await until(lambda: bool(world.graph.view().holds))
+        monkeypatch.setattr(preparer, "SETTLE_SECONDS", 2 * DEADLINE)
+        monkeypatch.setattr(preparer, "BUSY_SECONDS", 2 * DEADLINE)
+        await made.unprepare([before])
+        await prepared(made, world.allocate(uid="0000-other"))
+    assert world.nodes.calls == [([ANALOG], []), ([ANALOG], [])]
 
 
 async def test_a_claim_without_a_limit_waits_for_no_hardware(world: World) -> None:
