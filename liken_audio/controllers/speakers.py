@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import errno
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import structlog
@@ -18,7 +18,14 @@ from liken_audio.controllers.object_writer import EventSink
 from liken_audio.controllers.ports import AudioWriter, ObjectCache, SessionManager, SpeakerCaller
 from liken_audio.graph.device_graph import DeviceGraph
 from liken_audio.graph.endpoints import endpoints
-from liken_audio.graph.model import BluetoothCard, Direction, Endpoint, NodeSerial, Source
+from liken_audio.graph.model import (
+    BluetoothCard,
+    Direction,
+    Endpoint,
+    NodeSerial,
+    Source,
+    SwitchesSnapshot,
+)
 from liken_audio.resources import v1alpha1
 from liken_audio.resources.conditions import Transition
 from liken_audio.resources.speakers import (
@@ -61,6 +68,7 @@ class Speakers:
         self._wake = asyncio.Event()
         self._changed = asyncio.Event()
         self._locks: dict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._switching: set[str] = set()
         self._memory = Memory()
         self._microphones: dict[str, float] = {}
         """Until when a microphone stays on though no claim holds it yet."""
@@ -93,14 +101,8 @@ class Speakers:
             card = self._card(address)
             if card.codec == codec:
                 return
-            before = card.codec
-            try:
-                await self._switch(address, codec, card)
-            except (OSError, TimeoutError) as error:
-                if self._offers(address, before):
-                    with contextlib.suppress(OSError, TimeoutError):
-                        await self._switch(address, before, self._card(address))
-                raise OSError(errno.EIO, f"{error}; back to {before or 'what it was'}") from error
+            with self._told(address):
+                await self._switch_or_back(address, codec, card)
 
     async def switch_microphone_on(self, address: str) -> None:
         """Have a microphone's node; fine if it is there. `OSError` says why it can't be had.
@@ -123,12 +125,37 @@ class Speakers:
                     f"{address} plays music, and its microphone would end that: wait until nobody"
                     " plays to it, or stop what does",
                 )
-            await self._partners.audio.set_profile(card, headset)
-            self.switches += 1
-            await self._until(
-                lambda: _has_node(self._endpoint(address, Direction.CAPTURE)),
-                f"{address}: its microphone",
-            )
+            with self._told(address):
+                await self._partners.audio.set_profile(card, headset)
+                self.switches += 1
+                await self._until(
+                    lambda: _has_node(self._endpoint(address, Direction.CAPTURE)),
+                    f"{address}: its microphone",
+                )
+
+    @contextlib.contextmanager
+    def _told(self, address: str) -> Iterator[None]:
+        """Tell all others that the speaker's node is away on purpose, and for how long."""
+        self._switching.add(address)
+        self._tell()
+        try:
+            yield
+        finally:
+            self._switching.discard(address)
+            self._tell()
+
+    def _tell(self) -> None:
+        self._graph.replace(Source.SPEAKERS, SwitchesSnapshot(tuple(sorted(self._switching))))
+
+    async def _switch_or_back(self, address: str, codec: str, card: BluetoothCard) -> None:
+        before = card.codec
+        try:
+            await self._switch(address, codec, card)
+        except (OSError, TimeoutError) as error:
+            if self._offers(address, before):
+                with contextlib.suppress(OSError, TimeoutError):
+                    await self._switch(address, before, self._card(address))
+            raise OSError(errno.EIO, f"{error}; back to {before or 'what it was'}") from error
 
     async def _switch(self, address: str, codec: str, card: BluetoothCard) -> None:
         old = self._endpoint(address, Direction.PLAYBACK)

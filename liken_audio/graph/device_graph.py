@@ -16,6 +16,7 @@ from liken_audio.graph.model import (
     PipeWireSnapshot,
     Snapshot,
     Source,
+    SwitchesSnapshot,
 )
 
 _CARD_SOURCES = (Source.ALSA, Source.VIRTUAL, Source.BLUEZ)
@@ -88,6 +89,7 @@ class DeviceGraph:
         pipewire = self._snapshots.get(Source.PIPEWIRE)
         claims = self._snapshots.get(Source.CLAIMS)
         nodes = self._snapshots.get(Source.NODES)
+        speakers = self._snapshots.get(Source.SPEAKERS)
         return GraphView(
             revision=self._revision,
             cards=tuple(cards),
@@ -95,6 +97,7 @@ class DeviceGraph:
             bluetooth=pipewire.bluetooth if isinstance(pipewire, PipeWireSnapshot) else (),
             holds=claims.holds if isinstance(claims, ClaimsSnapshot) else (),
             obstacles=nodes.reasons if isinstance(nodes, ObstaclesSnapshot) else (),
+            switching=speakers.addresses if isinstance(speakers, SwitchesSnapshot) else (),
             lost=frozenset(self._lost),
             awaited=frozenset(self._awaited),
         )

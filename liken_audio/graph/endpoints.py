@@ -88,7 +88,9 @@ def endpoints(view: GraphView, node_name: str) -> tuple[Endpoint, ...]:
     parts = _card_parts(_Same(view.cards), node_name, held)
     lost = Source.PIPEWIRE in view.lost
     found = _joined(_Same(parts), _Same(view.nodes), _Same(view.bluetooth), is_graph_lost=lost)
-    return _obstructed(_Same(found), view.obstacles) if view.obstacles else found
+    if view.obstacles:
+        found = _obstructed(_Same(found), view.obstacles)
+    return _switched(_Same(found), view.switching) if view.switching else found
 
 
 @lru_cache(maxsize=2)
@@ -119,6 +121,18 @@ def _obstructed(
     return tuple(
         dataclasses.replace(one, obstacle=reasons[one.name])
         if one.name in reasons and one.fault is Fault.NO_NODE
+        else one
+        for one in found
+    )
+
+
+@lru_cache(maxsize=2)
+def _switched(same_endpoints: _Same, addresses: tuple[str, ...]) -> tuple[Endpoint, ...]:
+    """A node that we are having made anew ourselves isn't missing: no pod goes for that."""
+    found: tuple[Endpoint, ...] = same_endpoints.records
+    return tuple(
+        dataclasses.replace(one, fault=None)
+        if one.fault is Fault.NO_NODE and one.card.speaker and one.card.path in addresses
         else one
         for one in found
     )

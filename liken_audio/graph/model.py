@@ -38,6 +38,8 @@ class Source(StrEnum):
     CLAIMS = "claims"
     NODES = "nodes"
     """The keeper of nodes: which it can't make."""
+    SPEAKERS = "speakers"
+    """The keeper of speakers: which it is switching."""
 
 
 class Direction(StrEnum):
@@ -334,7 +336,16 @@ class ObstaclesSnapshot:
     reasons: tuple[tuple[DeviceName, str], ...] = ()
 
 
-Snapshot = CardsSnapshot | PipeWireSnapshot | ClaimsSnapshot | ObstaclesSnapshot
+@dataclass(frozen=True, slots=True)
+class SwitchesSnapshot:
+    """Addresses of the speakers whose node we are having made anew, in order."""
+
+    addresses: tuple[str, ...] = ()
+
+
+Snapshot = (
+    CardsSnapshot | PipeWireSnapshot | ClaimsSnapshot | ObstaclesSnapshot | SwitchesSnapshot
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -347,6 +358,8 @@ class GraphView:
     bluetooth: tuple[BluetoothCard, ...] = ()
     holds: tuple[ClaimHold, ...] = ()
     obstacles: tuple[tuple[DeviceName, str], ...] = ()
+    switching: tuple[str, ...] = ()
+    """Addresses of the speakers that we are switching to another codec or profile."""
     lost: frozenset[Source] = frozenset()
     """Sources that are not connected now; what they said of cards last is kept."""
     awaited: frozenset[Source] = frozenset()
@@ -385,4 +398,4 @@ class Endpoint:
     obstacle: str = ""
     """Why its node can't be made, in words; "" where nothing is known to be in the way."""
     fault: Fault | None = None
-    """None: a stream can be played or recorded now."""
+    """None: a stream can be played or recorded now, or as soon as a switch of ours has ended."""

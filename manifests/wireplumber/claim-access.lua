@@ -13,7 +13,8 @@
 --         "shared": true where other claims hold the device too }
 --   pipewire.sec.audio.liken.sh.server    "pulse" for the claim's pipewire-pulse, a program of ours
 -- A node belongs to the device that its property audio.liken.sh.device names. The agent sets it on
--- the nodes that it makes. A node that a client of a security context made belongs to no device,
+-- the nodes that it makes. Those of Bluetooth devices are WirePlumber's: they belong to the device of
+-- their address. A node that a client of a security context made belongs to no device,
 -- whatever it calls itself. Nothing that such a client says of itself counts either.
 --
 -- PipeWire lets a new client wait until somebody grants it the core, and nobody else grants
@@ -86,6 +87,21 @@ local function claims_client_of (node)
   return client and is_claims (client) and client or nil
 end
 
+-- The device that properties name; of a Bluetooth device as graph/naming.py and graph/endpoints.py
+-- have it: a loopback stands for a profile that is off, and a phone's music is no microphone.
+local function named_device (properties)
+  local address, class = properties ["api.bluez5.address"], properties ["media.class"]
+  if address == nil then return properties [DEVICE] end
+  local name = address:lower ():gsub (":", "-")
+  local profile = properties ["api.bluez5.profile"] or ""
+  if properties ["bluez5.loopback"] == "true" then return nil end
+  if class == "Audio/Sink" then return name end
+  if class == "Audio/Source" and profile:find ("^headset%-head%-unit") then
+    return name .. "-capture"
+  end
+  return nil
+end
+
 -- The device of a node; nil when it has none, and while it isn't known whose node it is.
 local function device_of (node)
   local properties = node.properties
@@ -94,7 +110,7 @@ local function device_of (node)
     local client = with_id (clients, id)
     if client == nil or client.properties ["pipewire.sec.engine"] then return nil end
   end
-  return properties [DEVICE]
+  return named_device (properties)
 end
 
 -- What a claim's client may do with a node, nil for nothing. To see it is all that a stream needs.
@@ -187,7 +203,7 @@ clients:connect ("object-removed", function (_, client)
 end)
 
 nodes:connect ("object-added", function (_, node)
-  if node.properties [DEVICE] then
+  if named_device (node.properties) then
     node:connect ("params-changed", function (_, param)
       if param == "Props" then limit_volume (node) end
     end)

@@ -32,6 +32,8 @@ class SoundStack:
         """Holds everything; only our user may enter it."""
         self.runtime = folder / "run"
         self.remote = self.runtime / "pipewire-0"
+        self.media_bus = ""
+        """D-Bus address of a bus with BlueZ; "": there is none."""
         self._programs = Programs(folder)
         self._dbus: Program | None = None
         self._pipewire: Program | None = None
@@ -51,7 +53,7 @@ class SoundStack:
             "PIPEWIRE_REMOTE": str(self.remote),
             "DBUS_SESSION_BUS_ADDRESS": f"unix:path={self.runtime}/bus",
             # Where the machine has Bluetooth, its devices are none of ours.
-            "DBUS_SYSTEM_BUS_ADDRESS": f"unix:path={self.runtime}/no-system-bus",
+            "DBUS_SYSTEM_BUS_ADDRESS": self.media_bus or f"unix:path={self.runtime}/no-system-bus",
         }
 
     @property

@@ -639,6 +639,50 @@ def links_of(site: ClaimSite, node_id: int) -> list[Any]:
 # What restarts and comes again.
 
 
+def make_bluetooth_node(stack: SoundStack, name: str, address: str, **properties: str) -> None:
+    """A stand-in for a node that WirePlumber makes of a Bluetooth device."""
+    its = {"media.class": "Audio/Sink", "api.bluez5.address": address} | properties
+    listed = " ".join(f'{key}="{value}"' for key, value in its.items())
+    stack.run(
+        *("pw-cli", "create-node", "adapter"),
+        "{ factory.name=support.null-audio-sink object.linger=true audio.position=[FL FR] "
+        f"node.name={name} {listed} }}",
+    )
+    wait_until(lambda: name in stack.nodes(), f"the node {name}", SECONDS)
+
+
+def test_a_bluetooth_speaker_s_node_is_its_claim_s_by_its_address_alone(
+    own_site: ClaimSite,
+) -> None:
+    site, stack = own_site, own_site.stack
+    claim = site.prepare(sink(device="00-1b-dc-00-00-0f", node_name="bluez_output.1"))
+    player = site.start_in(claim, *PLAY)
+    make_bluetooth_node(stack, "neighbour", "00:1B:DC:00:00:01")
+    loopback = {"bluez5.loopback": "true"}
+    make_bluetooth_node(stack, "loopback", "00:1B:DC:00:00:0F", **loopback)
+    make_bluetooth_node(stack, "bluez_output.1", "00:1B:DC:00:00:0F")
+    wait_playing(site, player, "bluez_output.1")
+    assert [n for kind, n in visible(site, claim) if kind == "Node" and "play" not in n] == [
+        "bluez_output.1"
+    ]
+    # Another codec, another node.
+    stack.run("pw-cli", "destroy", "bluez_output.1")
+    make_bluetooth_node(stack, "bluez_output.2", "00:1B:DC:00:00:0F")
+    wait_playing(site, player, "bluez_output.2")
+
+
+def test_a_headset_s_microphone_is_its_own_claim_s_and_a_phone_s_music_is_none(
+    own_site: ClaimSite,
+) -> None:
+    site, stack = own_site, own_site.stack
+    source = {"media.class": "Audio/Source"}
+    for name, profile in (("music", "a2dp-source"), ("speech", "headset-head-unit")):
+        its = source | {"api.bluez5.profile": profile}
+        make_bluetooth_node(stack, name, "00:1B:DC:00:00:0F", **its)
+    claim = site.prepare(microphone(device="00-1b-dc-00-00-0f-capture", node_name="speech"))
+    assert [n for kind, n in visible(site, claim) if kind == "Node"] == ["speech"]
+
+
 def test_a_stream_waits_while_its_node_is_away_and_goes_on_whatever_the_new_one_is_called(
     own_site: ClaimSite,
 ) -> None:

@@ -46,9 +46,13 @@ class _State:
 _state = _State()
 
 
-def start_sound() -> Mapping[str, str]:
-    """Start D-Bus, PipeWire and WirePlumber with the product's profile; return their environment."""
+def start_sound(media_bus: str = "") -> Mapping[str, str]:
+    """Start D-Bus, PipeWire and WirePlumber with the product's profile; return their environment.
+
+    `media_bus` is the address of a bus with BlueZ, where there is one.
+    """
     stack = SoundStack(FOLDER / "sound")
+    stack.media_bus = media_bus
     fragments = stack.folder / "home" / ".config" / "pipewire" / "pipewire.conf.d"
     fragments.mkdir(parents=True)
     (fragments / "guest.conf").write_text(_PIPEWIRE)

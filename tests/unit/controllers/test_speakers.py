@@ -1,6 +1,7 @@
 """The keeper of speakers with fake partners on a virtual clock: switches, calls, restarts."""
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
@@ -11,12 +12,14 @@ import pytest
 from liken_audio.api import SINKS, Json
 from liken_audio.controllers.speakers import SWITCH_SECONDS, Partners, Speakers
 from liken_audio.graph.device_graph import DeviceGraph
+from liken_audio.graph.endpoints import endpoints
 from liken_audio.graph.model import (
     BluetoothCard,
     CardsSnapshot,
     ClaimHold,
     ClaimsSnapshot,
     DeviceName,
+    Fault,
     Link,
     Node,
     NodeId,
@@ -154,6 +157,27 @@ async def test_a_codec_is_switched_and_its_node_waited_for() -> None:
     await world.speakers.switch_codec(SPEAKER_ADDRESS, "aac")
     assert world.codec == "aac"
     assert world.graph.view().nodes[0].serial != speaker_node().serial
+
+
+@pytest.mark.parametrize("dead", [(), ("aac",), ("aac", "sbc")], ids=["comes", "back", "never"])
+async def test_while_a_codec_is_switched_its_node_is_away_on_purpose(dead: tuple[str, ...]) -> None:
+    world = World()
+    world.radio.dead_codecs = set(dead)
+    world.show(speaker_node(), card=bluetooth_card())
+    seen: list[tuple[bool, Fault | None]] = []
+
+    def look() -> None:
+        seen_view = world.graph.view()
+        (sink,) = (e for e in endpoints(seen_view, "kitchen") if e.name == SPEAKER_NAME)
+        seen.append((sink.node is None, sink.fault))
+
+    world.graph.subscribe(look)
+    with contextlib.suppress(OSError):
+        await world.speakers.switch_codec(SPEAKER_ADDRESS, "aac")
+    assert (True, None) in seen
+    assert all(fault is None for _, fault in seen[:-1])
+    assert seen[-1][1] is (Fault.NO_NODE if "sbc" in dead else None)
+    assert world.graph.view().switching == ()
 
 
 async def test_the_codec_in_use_writes_nothing() -> None:

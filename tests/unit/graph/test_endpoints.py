@@ -34,6 +34,7 @@ from tests.builders import (
     DISPLAYPORT_ELD,
     HDMI_ELD,
     NO_ELD,
+    SPEAKER_ADDRESS,
     SPEAKER_NAME,
     bluetooth_card,
     card,
@@ -399,3 +400,19 @@ def test_a_change_of_a_bluetooth_device_alone_is_seen() -> None:
     before = with_bluetooth(speaker_node(), device=bluetooth_card())[SPEAKER_NAME]
     after = with_bluetooth(speaker_node(), device=bluetooth_card(codec="aac"))[SPEAKER_NAME]
     assert before.bluetooth != after.bluetooth
+
+
+def test_a_node_that_we_have_made_anew_is_not_missing_meanwhile() -> None:
+    """Else the pod that plays goes for a switch that its own claim may have asked for."""
+    cards = (speaker_card(speaker()),)
+    before = view(*cards, bluetooth=(bluetooth_card(),))
+    (missing,) = endpoints(before, "kitchen")
+    (switched,) = endpoints(replace(before, switching=(SPEAKER_ADDRESS,)), "kitchen")
+    (other,) = endpoints(replace(before, switching=("7C:66:EF:00:00:00",)), "kitchen")
+    assert (missing.fault, switched.fault, other.fault) == (Fault.NO_NODE, None, Fault.NO_NODE)
+
+
+def test_a_speaker_that_leaves_while_it_is_switched_is_unplugged() -> None:
+    gone = replace(view(speaker_card(speaker(link=Link.AWAY))), switching=(SPEAKER_ADDRESS,))
+    (found,) = endpoints(gone, "kitchen")
+    assert found.fault is Fault.UNPLUGGED
