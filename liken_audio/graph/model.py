@@ -343,9 +343,7 @@ class SwitchesSnapshot:
     addresses: tuple[str, ...] = ()
 
 
-Snapshot = (
-    CardsSnapshot | PipeWireSnapshot | ClaimsSnapshot | ObstaclesSnapshot | SwitchesSnapshot
-)
+Snapshot = CardsSnapshot | PipeWireSnapshot | ClaimsSnapshot | ObstaclesSnapshot | SwitchesSnapshot
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

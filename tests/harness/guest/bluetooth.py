@@ -7,7 +7,6 @@ import asyncio
 import os
 import socket
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from dbus_fast import Message, MessageType, Variant

@@ -67,6 +67,7 @@ class Radio(Controller):
     }
     class_of_device = 0
     inquiry_response = bytes(240)
+    _has_left = False
 
     def on_hci_command(self, command: Any) -> Any:
         """Agree to what no other handler takes: only a real radio's settings are left."""
@@ -78,12 +79,13 @@ class Radio(Controller):
         if isinstance(command, hci.HCI_SyncCommand):
             return command.return_parameters_class.from_parameters(bytes(64))
         code = command.op_code.to_bytes(2, "little")
-        self.host.on_packet(bytes([4, 14, 3 + 16, 1]) + code + bytes(16))
+        host: Any = self.host
+        host.on_packet(bytes([4, 14, 3 + 16, 1]) + code + bytes(16))
         return None
 
     def send_hci_packet(self, packet: Any) -> None:
         """Call keys what they are: Linux hangs up on one of P-256 where there is no AES-CCM."""
-        if self.host is None:
+        if self._has_left:
             return
         if isinstance(packet, hci.HCI_Link_Key_Notification_Event):
             packet.key_type = hci.LinkKeyType.UNAUTHENTICATED_COMBINATION_KEY_GENERATED_FROM_P_192
@@ -98,7 +100,7 @@ class Radio(Controller):
                 peer.on_classic_disconnected(
                     self.public_address, hci.HCI_ErrorCode.CONNECTION_TIMEOUT_ERROR
                 )
-        self.host = None
+        self._has_left = True
 
     def on_hci_write_class_of_device_command(self, command: Any) -> Any:
         """Remember it for those who look around."""
