@@ -146,7 +146,8 @@ class Site:
                 its_bluetooth, address=address, id=NodeId(number), serial=NodeSerial(number)
             )
         name = SPEAKER_NAME[:-1] + str(digit)
-        made = Place(card=speaker_card(its), node=its_node, name=name, bluetooth=its_bluetooth)
+        made = Place(card=speaker_card(its), node=its_node, name=name, **changes)
+        made.bluetooth = its_bluetooth
         self.places[fault] = made
         return made
 
@@ -235,6 +236,9 @@ def site() -> Site:
         3,
         bluetooth=bluetooth_card(profiles=headset, profile="off"),
         is_without_node=True,
+    )
+    made.add_speaker(
+        "codec-not-offered", 4, bluetooth=bluetooth_card(), spec={"codec": "aptx"}
     )
     in_use = made.add("in-use")
     in_use.hold = ClaimHold(
@@ -352,6 +356,7 @@ SPEC_REPAIRS: dict[str, Json] = {
     "value-not-taken": declared(MASTER, "10"),
     "fought-over": {},
     "codec-on-a-cable": {},
+    "codec-not-offered": {"codec": "sbc"},
 }
 
 

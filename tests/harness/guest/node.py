@@ -78,6 +78,29 @@ def node_properties(name: str) -> Mapping[str, Any]:
     return properties
 
 
+def speaker_node(address: str) -> int:
+    """Serial of the node of a Bluetooth device that can be played to; 0: there is none."""
+    for info in sound().nodes().values():
+        properties = info["props"]
+        is_its = properties.get("api.bluez5.address") == address
+        if is_its and properties.get("media.class") == "Audio/Sink":
+            return int(properties["object.serial"])
+    return 0
+
+
+def linked_to_speaker(address: str) -> list[str]:
+    """Names of the nodes that play to a Bluetooth device."""
+    objects = sound().objects()
+    properties = {each["id"]: (each.get("info") or {}).get("props") or {} for each in objects}
+    links = [each["info"] for each in objects if str(each["type"]).endswith(":Link")]
+    names = [
+        str(properties[link["output-node-id"]].get("node.name"))
+        for link in links
+        if properties[link["input-node-id"]].get("api.bluez5.address") == address
+    ]
+    return sorted(set(names))
+
+
 def start_agent_node(name: str, kubeconfig: str, port: int, flags: Mapping[str, str]) -> None:
     """Start the relay to the host's API server, claim-sockets and the agent."""
     if "relay" not in inside.started():
