@@ -237,9 +237,7 @@ def site() -> Site:
         bluetooth=bluetooth_card(profiles=headset, profile="off"),
         is_without_node=True,
     )
-    made.add_speaker(
-        "codec-not-offered", 4, bluetooth=bluetooth_card(), spec={"codec": "aptx"}
-    )
+    made.add_speaker("codec-not-offered", 4, bluetooth=bluetooth_card(), spec={"codec": "aptx"})
     in_use = made.add("in-use")
     in_use.hold = ClaimHold(
         namespace="media", name="tv", uid="u1", devices=(DeviceName(in_use.name),)
