@@ -62,9 +62,13 @@ def read_boot_id(path: Path = Path("/proc/sys/kernel/random/boot_id")) -> str:
     return path.read_text().strip()
 
 
+_Fingerprint = tuple[int, int, int]
+"""Inode, time of the last write in ns and bytes of a file: another file has another."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Cached:
-    fingerprint: tuple[int, int, int]
+    fingerprint: _Fingerprint
     record: ClaimRecord
 
 
@@ -93,8 +97,7 @@ class ClaimStore:
         path = self._claims / f"{uid}.json"
         try:
             with path.open("rb") as file:
-                status = os.fstat(file.fileno())
-                fingerprint = (status.st_ino, status.st_mtime_ns, status.st_size)
+                fingerprint = _fingerprint(os.fstat(file.fileno()))
                 cached = self._cache.get(uid)
                 if cached and cached.fingerprint == fingerprint:
                     return cached.record
@@ -111,8 +114,7 @@ class ClaimStore:
                 raise
             self._set_aside(path, str(error))
             return None
-        with self._cache_lock:
-            self._cache[uid] = _Cached(fingerprint, record)
+        self._remember(record, fingerprint)
         return record
 
     def records(self) -> Sequence[ClaimRecord]:
@@ -143,8 +145,8 @@ class ClaimStore:
         """
         durability = _Durability.NAME if is_durable else _Durability.NONE
         path = self._checkpoint(record.ref.uid)
-        _write_whole(path, _text(record), mode=0o600, durability=durability)
-        self._forget(record.ref.uid)
+        written = _write_whole(path, _text(record), mode=0o600, durability=durability)
+        self._remember(record, written)
 
     def stage(self, record: ClaimRecord) -> Callable[[], None]:
         """Write a checkpoint beside its place, synced; what is returned puts it there, in any thread.
@@ -152,11 +154,11 @@ class ClaimStore:
         What is never put there goes with the claim, or is written over.
         """
         path = self._checkpoint(record.ref.uid)
-        _write_beside(path, _text(record), mode=0o600, is_synced=True)
+        written = _write_beside(path, _text(record), mode=0o600, is_synced=True)
 
         def commit() -> None:
             _put(path, is_synced=True)
-            self._forget(record.ref.uid)
+            self._remember(record, written)
 
         return commit
 
@@ -312,8 +314,11 @@ class ClaimStore:
             status = entry.stat(follow_symlinks=False)
         except FileNotFoundError:
             return None
-        fingerprint = (status.st_ino, status.st_mtime_ns, status.st_size)
-        return cached.record if cached.fingerprint == fingerprint else None
+        return cached.record if cached.fingerprint == _fingerprint(status) else None
+
+    def _remember(self, record: ClaimRecord, fingerprint: _Fingerprint) -> None:
+        with self._cache_lock:
+            self._cache[record.ref.uid] = _Cached(fingerprint, record)
 
     def _forget(self, uid: str) -> None:
         with self._cache_lock:
@@ -354,17 +359,22 @@ def _temporary(path: Path) -> Path:
     return path.with_name(f".{path.name}.tmp")
 
 
+def _fingerprint(status: os.stat_result) -> _Fingerprint:
+    return status.st_ino, status.st_mtime_ns, status.st_size
+
+
 def _text(record: ClaimRecord) -> str:
     return json.dumps(encode(record), ensure_ascii=False, separators=(",", ":"))
 
 
-def _write_whole(path: Path, text: str, *, mode: int, durability: _Durability) -> None:
+def _write_whole(path: Path, text: str, *, mode: int, durability: _Durability) -> _Fingerprint:
     """Replace a file so that a reader, or a power cut, sees the old one or the new one whole."""
-    _write_beside(path, text, mode=mode, is_synced=durability is not _Durability.NONE)
+    written = _write_beside(path, text, mode=mode, is_synced=durability is not _Durability.NONE)
     _put(path, is_synced=durability is _Durability.NAME)
+    return written
 
 
-def _write_beside(path: Path, text: str, *, mode: int, is_synced: bool) -> None:
+def _write_beside(path: Path, text: str, *, mode: int, is_synced: bool) -> _Fingerprint:
     temporary = _temporary(path)
     try:
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
@@ -373,6 +383,7 @@ def _write_beside(path: Path, text: str, *, mode: int, is_synced: bool) -> None:
             file.flush()
             if is_synced:
                 os.fsync(file.fileno())
+            return _fingerprint(os.fstat(file.fileno()))
     except OSError:
         _unlink(temporary)
         raise

@@ -49,8 +49,9 @@ class SocketClient:
         # Whatever the umask: the container's user gets in, and claim-sockets, which may be another
         # user of the agent's group, makes the sockets in there.
         folder.chmod(0o775)
-        text = json.dumps(claim_document(record, joined), indent=1, ensure_ascii=False) + "\n"
-        _write_whole(folder / CLAIM_FILE, text)
+        # Without indentation: that has no encoder in C, and the kubelet waits.
+        text = json.dumps(claim_document(record, joined), ensure_ascii=False) + "\n"
+        _write_whole(folder / CLAIM_FILE, text.encode())
         if not await self._sync_patiently(record.ref.uid):
             raise OSError(f"claim-sockets doesn't see {folder}: it must have the same claims dir")
 
@@ -181,11 +182,12 @@ def _access(device: ClaimedDevice) -> Json:
     }
 
 
-def _write_whole(path: Path, text: str) -> None:
-    """Replace a file unless it holds the text already; no fsync, since a reboot makes it anew."""
-    if path.exists() and path.read_bytes() == text.encode():
-        return
+def _write_whole(path: Path, content: bytes) -> None:
+    """Replace a file unless it holds that already; no fsync, since a reboot makes it anew."""
+    with contextlib.suppress(FileNotFoundError):
+        if path.read_bytes() == content:
+            return
     temporary = path.with_name(f".{path.name}.tmp")
-    temporary.write_text(text, encoding="utf-8")
+    temporary.write_bytes(content)
     temporary.chmod(0o644)
     temporary.replace(path)

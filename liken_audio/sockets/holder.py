@@ -281,7 +281,7 @@ class Holder:
             return {"error": f'want one line {{"sync": "<claim uid>"}}: {error!r}'}
         try:
             async with asyncio.timeout(REQUEST_SECONDS):
-                if self._wanted(uid) is not None:
+                if not self._connected.is_set() and self._wanted(uid) is not None:
                     await self._connected.wait()
                 return {"live": await self.sync(uid)}
         except TimeoutError as error:

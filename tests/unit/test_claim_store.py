@@ -94,6 +94,17 @@ def test_an_unchanged_record_is_the_same_object(folders: Folders) -> None:
     assert store.load(CLAIM_UID) is first
 
 
+@pytest.mark.parametrize("is_staged", [False, True])
+def test_what_was_written_here_is_not_read_again(folders: Folders, *, is_staged: bool) -> None:
+    store, record = folders.store(), claim_record()
+    if is_staged:
+        store.stage(record)()
+    else:
+        store.save(record)
+    assert store.load(CLAIM_UID) is record
+    assert store.records()[0] is record
+
+
 def test_removing_twice_is_fine(folders: Folders) -> None:
     store = folders.store()
     store.save(claim_record())
