@@ -467,6 +467,7 @@ class Preparer:
             changed = self._changed
             try:
                 if not is_recovered:
+                    await self._read()  # who holds what is to be known before what takes long
                     await self._recover()
                     is_recovered = True
                 await self._follow()

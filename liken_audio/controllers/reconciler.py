@@ -212,6 +212,7 @@ class Reconciler:
             is_settling=seen.is_settling,
             spec=spec,
             rejected=rejected,
+            is_claimed=bool(seen.holds),
             claim_limit=_claim_limit(seen),
             claim_codec=_claim_codec(seen),
             reported=v1alpha1.reported_volume(stored or {}),

@@ -82,11 +82,15 @@ def _met(situation: Situation, memory: Memory, node: Node) -> Memory:
     """The memory of a new incarnation; what is known of its volume needs no write."""
     shown = _volume_of(node)
     is_restart = memory.serial is None and not memory.was_missing
+    is_ours = DEVICE_PROPERTY in node.properties
     assumed = None
-    if is_restart and situation.reported is not None:
+    if is_restart and is_ours and situation.is_claimed and shown is not None:
+        # A pod may have set it while no agent ran; with its last claim the node would have gone.
+        assumed = shown
+    elif is_restart and situation.reported is not None:
         # An agent before this one saw this very node at that volume: set by hand, it stays.
         assumed = situation.reported if shown in (None, situation.reported) else None
-    elif shown is None and DEVICE_PROPERTY in node.properties:
+    elif shown is None and is_ours:
         # A node that we made starts at unity, and no session manager touches it.
         assumed = _REST
     return Memory(

@@ -106,6 +106,8 @@ class Situation:
     """Whether such a gap runs, so that Ready can't be known."""
     spec: Spec
     rejected: tuple[RejectedField, ...] = ()
+    is_claimed: bool = False
+    """Whether a claim holds it, admin access apart."""
     claim_limit: Percent | None = None
     """The lowest `maxVolume` of the classes by which it is claimed now."""
     claim_codec: str | None = None

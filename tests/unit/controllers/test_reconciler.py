@@ -614,6 +614,26 @@ async def test_a_restarted_agent_writes_nothing_when_nothing_changed() -> None:
     assert fresh.hardware.calls == []
 
 
+@pytest.mark.parametrize(("limit", "writes"), [(60, []), (30, [0.027])])
+async def test_what_a_pod_set_while_no_agent_ran_stays_within_its_limit(
+    limit: int, writes: list[float]
+) -> None:
+    subject = world()
+    subject.graph.replace(Source.CLAIMS, ClaimsSnapshot((limited_to(limit),)))
+    subject.show(playing())
+    async with running(subject):
+        await asyncio.sleep(1)
+        subject.show(playing(volumes=(0.008, 0.008)))
+        await asyncio.sleep(1)
+    assert subject.sink()["status"]["observed"]["volume"] == 20
+    subject.show(playing(volumes=(0.064, 0.064)))
+    second = again(subject)
+    second.hardware.calls.clear()
+    async with running(second):
+        await asyncio.sleep(5)
+    assert second.hardware.calls == [("volume", pytest.approx(one)) for one in writes]
+
+
 async def test_two_agents_in_a_rolling_update_do_not_flap() -> None:
     subject = world()
     subject.show(playing())
