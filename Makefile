@@ -92,10 +92,8 @@ _lint:
 	    diff -r --exclude=__pycache__ "$$folder/generated" liken_audio/kubelet/generated || \
 	    { echo 'liken_audio/kubelet/generated is not what protos/ makes: run make proto'; exit 1; }
 
-# Without two plug-ins that take a quarter of the time, at each test: none of these is run again, and what is
-# logged goes to the standard streams, which are shown of a test that fails.
 _unit:
-	$(pytest) tests/unit --numprocesses 2 -p no:rerunfailures -p no:logging $(ARGS)
+	$(pytest) tests/unit --numprocesses 2 $(ARGS)
 
 # On real parts a test that fails is run once more, three in all at most, and both runs are shown: one of
 # hundreds must not keep all work back. Who sees a rerun in the summary has a fault to find and mend.
