@@ -85,19 +85,21 @@ class Deployment:
 
     # --- what a user does ------------------------------------------------------------------------
 
-    def apply(self, tag: str = "1") -> None:
-        """`kubectl apply -k` of an overlay that names an image, with cards from a ConfigMap."""
+    def apply(self, tag: str = "1", overlay: str = "virtual") -> None:
+        """`kubectl apply -k` of an overlay that names an image; the virtual one's cards are a file."""
         self._overlay.mkdir(exist_ok=True)
         kustomization = {
             "apiVersion": "kustomize.config.k8s.io/v1beta1",
             "kind": "Kustomization",
-            "resources": ["../virtual"],
+            "resources": [f"../{overlay}"],
             "images": [{"name": IMAGE, "newTag": tag}],
         }
         (self._overlay / "kustomization.yaml").write_text(json.dumps(kustomization))
         self.cluster.kubectl("apply", "-k", str(self._overlay))
         examples = self._folder / "manifests" / "examples"
         self.cluster.kubectl("apply", "-f", str(examples / "classes.yaml"))
+        if overlay != "virtual":
+            return
         cards = ["--from-file", str(examples / "virtual-cards.yaml"), f"--namespace={NAMESPACE}"]
         made = self.cluster.kubectl(
             "create", "configmap", "virtual-cards", *cards, "--dry-run=client", "-o=json"

@@ -109,18 +109,21 @@ class RealNode:
         self.start_kubelet()
 
     def power_off(self) -> None:
-        """End all of it at once, pods included: what was in /run is gone."""
+        """End all of it at once, pods included: what was in /run is gone, and so are the cgroups.
+
+        A cgroup of a pod before a boot would cost the kubelet three seconds of looking for its container.
+        """
         for program in (self._kubelet, self._containerd, self._namespaces):
             if program is not None:
                 program.kill()
         wait_until(self._is_empty, f"the end of the node {self.name}", READY_SECONDS)
         self._programs.end()
-
-    def end(self) -> None:
-        """End all of it and take its cgroups away; fine if it never started."""
-        self.power_off()
         for folder in _cgroup_folders(self._cgroup):
             _remove_cgroup(folder)
+
+    def end(self) -> None:
+        """End all of it; fine if it never started."""
+        self.power_off()
 
     def __enter__(self) -> Self:
         return self.start()

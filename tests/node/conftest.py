@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -20,10 +21,18 @@ LOG_LINES = 40
 def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
     """Add what the cluster and the node say to the report of a failed test."""
     report = yield
-    site = getattr(item, "funcargs", {}).get("site")
-    if report.failed and isinstance(site, Site):
-        report.sections += list(_state(site.product))
+    if report.failed:
+        for product in list(_products(item))[:1]:
+            report.sections += list(_state(product))
     return report
+
+
+def _products(item: pytest.Item) -> Iterator[Deployment]:
+    for each in getattr(item, "funcargs", {}).values():
+        if isinstance(each, Site):
+            yield each.product
+        elif isinstance(each, Deployment):
+            yield each
 
 
 def _state(product: Deployment) -> Iterator[tuple[str, str]]:
@@ -48,13 +57,18 @@ def _said(ask: object) -> str:
 
 
 @pytest.fixture(scope="session")
-def real_control_plane() -> Iterator[ControlPlane]:
-    """A control plane that watches its nodes, as a kubelet does its part."""
+def has_node_programs() -> None:
+    """Skip what needs a control plane and a node where their programs aren't set up."""
     try:
         control_plane_program()
         node_programs()
     except HarnessError as error:
         pytest.skip(str(error))
+
+
+@pytest.fixture(scope="session")
+def real_control_plane(has_node_programs: None) -> Iterator[ControlPlane]:
+    """A control plane that watches its nodes, as a kubelet does its part."""
     with (
         Workspace("cluster") as made,
         ControlPlane(made.folder("control-plane"), controllers="*") as running,
@@ -63,12 +77,17 @@ def real_control_plane() -> Iterator[ControlPlane]:
 
 
 @pytest.fixture(scope="session")
-def site(real_control_plane: ControlPlane) -> Iterator[Site]:
-    """A node with the product on it and one pod that plays."""
+def archive() -> Path:
+    """The product's image."""
     try:
-        archive = deployment.image_archive()
+        return deployment.image_archive()
     except HarnessError as error:
         pytest.skip(str(error))
+
+
+@pytest.fixture(scope="session")
+def site(real_control_plane: ControlPlane, archive: Path) -> Iterator[Site]:
+    """A node with the product on it and one pod that plays."""
     with (
         Workspace("node") as made,
         RealNode(made.folder("node"), NODE, real_control_plane) as node,
