@@ -80,8 +80,9 @@ All of it stays up; Ctrl-C ends it. In another terminal:
   kubectl patch sink {SINK} --type=merge -p '{{"spec":{{"mute":true}}}}'
   kubectl describe sink {SINK}
 
-To unplug the monitor, empty its `eld` in {demo.virtual}
-and watch `kubectl get sinks -w`: within 5 s the device is tainted."""
+To unplug the monitor, and to see it in `kubectl get sinks -w` and as a taint of the device within 5 s:
+
+  sed -i 's/eld: 1000.*/eld: ""/' {demo.virtual}"""
     )
     with contextlib.suppress(Interrupted):
         while True:

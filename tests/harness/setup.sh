@@ -296,12 +296,16 @@ find_go() {
         # A machine without a Go has no folders of Go's either: nothing is left outside of the cache.
         unset GOROOT
         export GOPATH=$cache/go-work GOMODCACHE=$cache/go-work/modules GOCACHE=$cache/go-work/objects GOFLAGS="$GOFLAGS -modcacherw"
+        # Its telemetry's folder, of with_go alone.
+        XDG_CONFIG_HOME=$cache/go-work/config
     fi
 }
 
 # Runs MAKE once all is there to compile MODULE, a folder of the harness.
 with_go() {
     local module=$1 needed=$2 what=$3 make=$4
+    # Empty is as unset; what find_go makes of it ends with this function.
+    local -x XDG_CONFIG_HOME=${XDG_CONFIG_HOME:-}
     # Root's git says nothing about a clone that is another user's, and no version of it is needed.
     export CGO_ENABLED=0 GOTOOLCHAIN=local GOWORK=off GOFLAGS='-mod=readonly -buildvcs=false'
     # What Go is working on: /tmp may be a small one, in memory.
