@@ -18,7 +18,7 @@ them 30 s after the last one's socket has gone.
 
 import asyncio
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import structlog
@@ -42,7 +42,7 @@ from liken_audio.dra.slices import (
 from liken_audio.graph.device_graph import DeviceGraph
 from liken_audio.graph.endpoints import endpoints
 from liken_audio.graph.model import DeviceName, Endpoint, Fault, GraphView, Source
-from liken_audio.graph.presence import Presence
+from liken_audio.graph.presence import Presence, Settled
 
 HOLD_SECONDS = 6.0
 """How long the first publication waits at most for faults in their grace."""
@@ -104,6 +104,8 @@ class Publisher:
         self._presence = Presence()
         self._woken = asyncio.Event()
         self._look = _Look()
+        self._steady: Mapping[DeviceName, Endpoint] = {}
+        """The endpoints that the devices were made of last."""
         self._made_of: Sequence[tuple[Endpoint, Fault | None, bool]] | None = None
         """What the devices that were computed last were made of."""
         self._fitted = Fitted((), ())
@@ -219,9 +221,10 @@ class Publisher:
         found = endpoints(view, self._node)
         settled = self._presence.settle({each.name: each.fault for each in found}, now)
         held = {name for hold in view.holds if not hold.is_admin for name in hold.devices}
+        self._steady = {each.name: self._as_before(each, settled) for each in found}
         made_of = [
-            (each, settled.faults[each.name], self._is_shared(each.name, is_held=each.name in held))
-            for each in found
+            (each, settled.faults[name], self._is_shared(name, is_held=name in held))
+            for name, each in self._steady.items()
         ]
         if made_of != self._made_of:  # claims come and go without a change of the devices
             self._made_of = made_of
@@ -233,6 +236,15 @@ class Publisher:
         if fitted.problems != self.problems:
             self.problems = fitted.problems
             _log.warning("devices don't fit the API", problems=fitted.problems)
+
+    def _as_before(self, endpoint: Endpoint, settled: Settled) -> Endpoint:
+        """The endpoint, as it was while it has a fault that doesn't count yet.
+
+        A screen that sleeps takes its ELD along: who asks for its speakers must find them.
+        """
+        if endpoint.fault is None or settled.faults[endpoint.name] is not None:
+            return endpoint
+        return self._steady.get(endpoint.name, endpoint)
 
     def _is_shared(self, name: DeviceName, *, is_held: bool) -> bool:
         """A device in use keeps its mode: the scheduler counts with what it allocated from."""

@@ -278,6 +278,45 @@ async def test_a_monitor_that_wakes_clears_its_taint_within_two_seconds() -> Non
         assert await until(lambda: world.taints(HDMI) == []) <= 2.0
 
 
+async def test_a_screen_that_sleeps_for_a_moment_keeps_its_attributes_and_writes_nothing() -> None:
+    world = World()
+    world.cards(builders.card(builders.hdmi_pcm()))
+    world.nodes(HDMI)
+    async with world.running():
+        await until(lambda: world.publisher.is_published)
+        before, writes = world.slice, len(world.slice_writes)
+        for _ in range(3):
+            world.cards(builders.card(builders.hdmi_pcm(eld=builders.NO_ELD)))
+            await asyncio.sleep(2.5)
+            world.cards(builders.card(builders.hdmi_pcm()))
+            await asyncio.sleep(1)
+        assert len(world.slice_writes) == writes
+        assert world.slice == before
+        world.cards(builders.card(builders.hdmi_pcm(eld=builders.NO_ELD)))
+        await asyncio.sleep(6)
+        assert "audio.liken.sh/no-monitor" in world.taints(HDMI)
+        (device,) = world.slice["spec"]["devices"]
+        assert "monitorName" not in device["attributes"]
+
+
+async def test_another_monitor_after_a_gap_is_published_at_once() -> None:
+    world = World()
+    world.cards(builders.card(builders.hdmi_pcm()))
+    world.nodes(HDMI)
+    async with world.running():
+        await until(lambda: world.publisher.is_published)
+        world.cards(builders.card(builders.hdmi_pcm(eld=builders.NO_ELD)))
+        await asyncio.sleep(1)
+        other = builders.HDMI_ELD.replace(b"ULTRAWIDE", b"MULTIWIDE")
+        world.cards(builders.card(builders.hdmi_pcm(eld=other)))
+
+        def name() -> object:
+            (device,) = world.slice["spec"]["devices"]
+            return device["attributes"].get("monitorName", {}).get("string")
+
+        assert await until(lambda: name() == "LG MULTIWIDE") < 1.0
+
+
 async def test_a_slice_that_anyone_deletes_is_back_within_two_seconds_with_a_higher_generation() -> (
     None
 ):
