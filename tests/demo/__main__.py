@@ -62,11 +62,16 @@ def _run(screen: Screen, kubeconfig: Path | None) -> None:
             demo.run()
             if os.environ.get("KEEP", "") not in {"", "0"}:
                 _stay(screen, demo)
+            # From here on all is being ended, and nothing may interrupt that: a second Ctrl-C neither.
+            _ignore_signals()
             demo.unprepare()
         finally:
-            # From here on all is being ended, and nothing may interrupt that.
-            for number in _SIGNALS:
-                signal.signal(number, signal.SIG_IGN)
+            _ignore_signals()
+
+
+def _ignore_signals() -> None:
+    for number in _SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
 
 
 def _stay(screen: Screen, demo: Demo) -> None:

@@ -192,7 +192,7 @@ class Demo:
         line = f"kubectl patch sink {SINK} --type=merge -p '{patch}'"
         with screen.doing(line) as shown:
             self.cluster.kubectl("patch", "sink", SINK, "--type=merge", f"-p={patch}")
-            wait_until(self._has_volume, f"volume {VOLUME} in PipeWire", 15)
+            wait_until(self._has_volume, f"volume {VOLUME} in PipeWire", 45)
             shown.text = f"{line}: PipeWire has {VOLUME_LINEAR} (cubic {VOLUME} %)"
         self.cluster.wait_for("the volume in the table", self._observed_volume)
         self._show(f"kubectl get sink {SINK}")
