@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 import structlog
 
 from liken_audio.api import RESOURCE_CLAIMS, ApiError, Json, NotFound, Unreachable
+from liken_audio.controllers.claim_files import ClaimFiles
 from liken_audio.controllers.claim_reach import ClaimReach
 from liken_audio.controllers.file_work import in_thread
 from liken_audio.controllers.ports import (
@@ -108,6 +109,7 @@ class Preparer:
         self._client = partners.client
         self._store = partners.store
         self._sockets = partners.sockets
+        self._files = ClaimFiles(partners.store, place.claims_dir)
         self._speakers = partners.speakers
         self._hardware = partners.hardware
         self._nodes = partners.nodes
@@ -375,7 +377,7 @@ class Preparer:
                 await self._sockets.close(uid)
             completed = replace(record, state=ClaimState.COMPLETED)
             # The socket first: claim-sockets is at work on it while the files are written.
-            staging = in_thread(self._stage, completed, self._metadata(completed))
+            staging = self._files.stage(completed, self._metadata(completed))
             whole, commit = await _both(self._reach.open(completed), staging)
             await in_thread(commit)
         except BaseException:
@@ -388,63 +390,15 @@ class Preparer:
         return whole
 
     async def _write(self, record: ClaimRecord, *, is_changed: bool) -> ClaimRecord:
-        """Write the CDI files, then the checkpoint that says so; return what it says."""
-        files = self._metadata(record)
-
-        def write() -> ClaimRecord:
-            whole = self._write_files(record, files)
-            if is_changed or whole != record:
-                self._store.save(whole)
-            return whole
-
-        whole = await in_thread(write)
+        whole = await self._files.write(record, self._metadata(record), is_changed=is_changed)
         self.noted(whole)
         return whole
 
     def _metadata(self, record: ClaimRecord) -> Sequence[MetadataFile]:
         return metadata.files(record, self._current())
 
-    def _stage(
-        self, record: ClaimRecord, files: Sequence[MetadataFile]
-    ) -> tuple[ClaimRecord, Callable[[], None]]:
-        """Write the CDI files, and the checkpoint as far as the call to make it count."""
-        whole = self._write_files(record, files)
-        return whole, self._store.stage(whole)
-
-    def _write_files(self, record: ClaimRecord, files: Sequence[MetadataFile]) -> ClaimRecord:
-        """Write the CDI file and the requests' metadata; return the record that names the latter."""
-        spec = cdi.spec(record, self._place.claims_dir)
-        if spec is not None:
-            self._store.write_cdi(record.ref.uid, spec)
-        had = {
-            *(file.request for file in files if self._is_written(record, file)),
-            *record.metadata,
-        }
-        requests = dict.fromkeys(device.request_name for device in record.devices)
-        return replace(record, metadata=tuple(name for name in requests if name in had))
-
-    def _is_written(self, record: ClaimRecord, file: MetadataFile) -> bool:
-        """Write a request's metadata; a claim works without it, so a failure is only logged."""
-        try:
-            self._store.write_metadata(record, file)
-        except OSError as error:
-            _log.warning(
-                "metadata can't be written",
-                claim=str(record.ref),
-                request=file.request,
-                reason=str(error),
-            )
-            return False
-        return True
-
     async def _forget(self, uid: str) -> None:
-        """Remove the CDI file, then the checkpoint: what is half done stays known."""
-
-        def forget() -> None:
-            self._store.remove_cdi(uid)
-            self._store.remove(uid)
-
-        await in_thread(forget)
+        await self._files.forget(uid)
         if self._holds.pop(uid, None):
             self._noted += 1
             self._wake()
