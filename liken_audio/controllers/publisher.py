@@ -238,11 +238,11 @@ class Publisher:
             _log.warning("devices don't fit the API", problems=fitted.problems)
 
     def _as_before(self, endpoint: Endpoint, settled: Settled) -> Endpoint:
-        """The endpoint, as it was while it has a fault that doesn't count yet.
+        """The endpoint; one whose monitor may only be asleep as it was, until that counts.
 
         A screen that sleeps takes its ELD along: who asks for its speakers must find them.
         """
-        if endpoint.fault is None or settled.faults[endpoint.name] is not None:
+        if endpoint.fault is not Fault.NO_MONITOR or settled.faults[endpoint.name] is not None:
             return endpoint
         return self._steady.get(endpoint.name, endpoint)
 
