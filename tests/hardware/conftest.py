@@ -9,6 +9,7 @@ import shutil
 import uuid
 import wave
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import urlparse
 
@@ -33,6 +34,8 @@ CARDS = (
 ANALOG = "pci-0000-00-1b-0-generic-analog"
 TV = "pci-0000-00-1c-0-hdmi-0"
 VIRTIO = "pci-0000-00-1d-0-virtio-snd"
+DUMMIES = ("platform-snd-dummy-0-dummy-pcm", "platform-snd-dummy-1-dummy-pcm")
+"""Two equal cards that only the kernel has, for what the emulated ones can't do."""
 DAC = "usb-46f4-0002-sn4711-usb-audio"
 """The USB card that is there from the start; the others' names begin with the node's."""
 STICK = "usb-46f4-0002-sn0815-usb-audio"
@@ -77,6 +80,17 @@ class Machine:
         found = [device for each in slices for device in each["spec"].get("devices", ())]
         return {str(each["name"]): each for each in found}
 
+    def device_attribute(self, name: str, attribute: str) -> str | None:
+        """A published device's attribute of text; None when it has none."""
+        device = self.devices().get(self.device_name(name), {})
+        value: str | None = device.get("attributes", {}).get(attribute, {}).get("string")
+        return value
+
+    def card_number(self, name: str) -> int:
+        """The number of a device's card, as it is published; -1 when there is none."""
+        device = self.devices().get(self.device_name(name), {})
+        return int(device.get("attributes", {}).get("card", {}).get("int", -1))
+
     def taints(self, name: str) -> Sequence[str]:
         """A published device's taints; `HarnessError` when it isn't there."""
         devices = self.devices()
@@ -114,12 +128,13 @@ class Machine:
         sink = self.device_name(name)
         self.cluster.kubectl("patch", "sink", sink, "--type=merge", f"-p={patch}")
 
-    def play(self, name: str) -> str:
+    def play(self, name: str, properties: str = "") -> str:
         """Start playing the tone, for long, to a device's node; return the player's name."""
         player = f"play-{uuid.uuid4().hex[:6]}"
         whole = self.device_name(name)
         self.guest.call(node.wait_nodes, [whole])
-        command = ["pw-play", f"--target={whole}", str(self.guest.folder / "tone.wav")]
+        command = ["pw-play", f"--target={whole}", f"--properties={{ {properties} }}"]
+        command.append(str(self.guest.folder / "tone.wav"))
         self.guest.call(inside.start, player, command, dict(self.environment))
         return player
 
@@ -146,19 +161,26 @@ def write_long_tone(file: Path) -> None:
             writer.writeframesraw(second)
 
 
-@pytest.fixture(scope="session")
-def machine(control_plane: ControlPlane, cluster: Cluster) -> Iterator[Machine]:
-    """The guest, with everything published."""
-    if missing := missing_for_guest():
-        pytest.skip(missing)
+@contextmanager
+def running(plane: ControlPlane, cluster: Cluster) -> Iterator[Machine]:
+    """The guest with the agent in it; its objects go with it."""
     name = f"guest-{uuid.uuid4().hex[:6]}"
     cluster.make_node(name)
     with (
         Workspace("guest") as work,
-        Guest(work.path / "g", CARDS, sockets=["stick"]) as guest,
+        Guest(work.path / "g", CARDS, modules=["snd-dummy:enable=1,1"], sockets=["stick"]) as guest,
     ):
         made = Machine(guest, cluster, name)
-        made.start(control_plane.kubeconfig, urlparse(control_plane.url).port or 0)
+        made.start(plane.kubeconfig, urlparse(plane.url).port or 0)
         yield made
     cluster.kubectl("delete", "node", name)
     cluster.kubectl("delete", "sinks,sources", f"-l={DRIVER}/node={name}", "--wait=false")
+
+
+@pytest.fixture(scope="session")
+def machine(control_plane: ControlPlane, cluster: Cluster) -> Iterator[Machine]:
+    """The guest that all tests share."""
+    if missing := missing_for_guest():
+        pytest.skip(missing)
+    with running(control_plane, cluster) as made:
+        yield made

@@ -80,6 +80,8 @@ def test_an_agent_that_is_killed_and_started_again_interrupts_nothing_that_plays
         played = machine.guest.played("analog")
         wait_until(lambda: played.is_heard(TONE_HZ), "sound", SECONDS)
         before = machine.guest.call(node.node_properties, machine.device_name(ANALOG))
+        links = machine.guest.call(node.links)
+        assert links
         machine.guest.call(node.kill_agent)
         played = machine.guest.played("analog")
         machine.guest.call(node.start_agent)
@@ -87,7 +89,10 @@ def test_an_agent_that_is_killed_and_started_again_interrupts_nothing_that_plays
         wait_until(lambda: played.is_heard(TONE_HZ), "sound after the restart", SECONDS)
         after = machine.guest.call(node.node_properties, machine.device_name(ANALOG))
         assert after["object.serial"] == before["object.serial"], "the node was made anew"
+        assert machine.guest.call(node.links) == links, "the stream was linked anew"
         assert machine.guest.call(inside.is_running, player)
+        # Not held to a bound: where the processor is emulated, a busy machine makes gaps of its own.
+        print(f"longest gap: {played.longest_gap_seconds():.2f} s of {played.seconds:.0f} s")
     finally:
         machine.stop(player)
 

@@ -168,7 +168,7 @@ class Node:
     def metrics(self) -> Mapping[str, float]:
         """The agent's figures, by name with labels."""
         with urllib.request.urlopen(
-            f"http://127.0.0.1:{self.http_port}/metrics", timeout=5
+            f"http://127.0.0.1:{self.http_port}/metrics", timeout=30
         ) as page:
             lines = page.read().decode().splitlines()
         pairs = [line.rsplit(" ", 1) for line in lines if line and not line.startswith("#")]

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from tests.harness import sound_stack
 from tests.harness.cluster import Cluster
 from tests.harness.guest import inside
 from tests.harness.kubelet_role import Claim, KubeletRole, Prepared
@@ -19,6 +20,7 @@ from tests.harness.sound_stack import SoundStack
 
 FOLDER = inside.RUN_FOLDER
 _NODE_NAME = re.compile(r'node\.name = "([^"]*)"')
+_SERIAL = re.compile(r'object.serial = "([^"]*)"')
 _REGISTER_SECONDS = 120
 _START_SECONDS = 400
 """Python's imports alone take minutes in an emulated guest on a busy machine."""
@@ -51,6 +53,7 @@ def start_sound(media_bus: str = "") -> Mapping[str, str]:
 
     `media_bus` is the address of a bus with BlueZ, where there is one.
     """
+    sound_stack.READY_SECONDS = sound_stack.TOOL_SECONDS = _START_SECONDS
     stack = SoundStack(FOLDER / "sound")
     stack.media_bus = media_bus
     fragments = stack.folder / "home" / ".config" / "pipewire" / "pipewire.conf.d"
@@ -141,6 +144,17 @@ def agent_log() -> str:
     return agent().agent.log.read_text(errors="replace")
 
 
+def links() -> list[str]:
+    """Serials of PipeWire's links: one that was cut and made anew has another."""
+    return sorted(_SERIAL.findall(sound().run("pw-cli", "ls", "Link")))
+
+
+def drive(bus: str, driver: str, device: str, has_driver: bool) -> None:
+    """Take a device from its driver, or give it back: its card goes, or comes."""
+    name = "bind" if has_driver else "unbind"
+    Path(f"/sys/bus/{bus}/drivers/{driver}/{name}").write_text(device)
+
+
 def agent_files() -> list[str]:
     """What the agent's open files are: names of devices, sockets, pipes."""
     found = []
@@ -169,7 +183,7 @@ def metrics() -> Mapping[str, float]:
 def health() -> str:
     """What /readyz says."""
     address = f"http://127.0.0.1:{agent().http_port}/readyz"
-    with urllib.request.urlopen(address, timeout=5) as page:
+    with urllib.request.urlopen(address, timeout=30) as page:
         return str(page.read().decode())
 
 

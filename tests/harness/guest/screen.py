@@ -7,6 +7,7 @@ a plug a jack, where the emulated card has none. They live until the card or the
 
 import fcntl
 import struct
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -40,6 +41,15 @@ def add_eld(card: int, pcm: int) -> None:
 def set_eld(card: int, pcm: int, block: Sequence[int]) -> None:
     """Have the monitor at the PCM say this; nothing but zeros: it sleeps."""
     _write(card, struct.pack("<IiII44sI", 0, _PCM, pcm, 0, b"ELD", 0), bytes(block))
+
+
+def sleep(card: int, pcm: int, block: Sequence[int], seconds: float) -> float:
+    """Have the monitor sleep and wake up again; return how long it was away here."""
+    began = time.monotonic()
+    set_eld(card, pcm, [0] * ELD_BYTES)
+    time.sleep(seconds)
+    set_eld(card, pcm, block)
+    return time.monotonic() - began
 
 
 def add_jack(card: int, name: str) -> None:
