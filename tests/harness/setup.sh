@@ -156,6 +156,7 @@ must_be_debian_root() {
 }
 
 # Its words are read here, so they are English whatever the machine speaks.
+apt_sources=()
 apt_command=(env LC_ALL=C apt-get -q -y -o DPkg::Lock::Timeout=600 -o Acquire::Retries=2)
 export DEBIAN_FRONTEND=noninteractive
 
@@ -174,7 +175,8 @@ add_backports() {
     mkdir -p "$parts"
     cp -a /etc/apt/sources.list.d/. "$parts/" 2>/dev/null || true
     echo "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] $uri $codename-backports main" >"$parts/liken-audio-backports.list"
-    apt_command+=(-o "Dir::Etc::SourceParts=$parts")
+    apt_sources=(-o "Dir::Etc::SourceParts=$parts")
+    apt_command+=("${apt_sources[@]}")
 }
 
 install_packages() {
@@ -469,12 +471,8 @@ make_guest_kernel() {
     must_be_debian_root "a kernel for guests"
     need_megabytes "$cache" 1000 "a kernel for guests"
     log=$(mktemp -p "$scratch")
+    has_kernel_package || find_kernel_package "$log"
     package=$(kernel_package)
-    if [ -z "$package" ]; then
-        long "reading Debian's package lists" "$log" no_progress "${apt_command[@]}" update || true
-        package=$(kernel_package)
-        [ -n "$package" ] || fail "apt has no linux-image-amd64: add a Debian mirror to its sources, then run it again"
-    fi
     long "fetching $package" "$log" no_progress sh -c 'cd "$1" && shift && exec "$@"' - "$scratch" \
         "${apt_command[@]}" -o APT::Sandbox::User=root download "$package" || explain "fetching $package" "$log"
     rm -rf "$folder".new.*
@@ -483,10 +481,21 @@ make_guest_kernel() {
     rm -f "$scratch/$package"_*.deb
 }
 
-# The newest that apt's sources have: backports count, where they are listed.
+# The newest that apt's sources have. Before 6.12 Debian's has not all the drivers.
 kernel_package() {
-    apt-cache show linux-image-amd64 2>/dev/null |
+    apt-cache "${apt_sources[@]}" show linux-image-amd64 2>/dev/null |
         sed -nE 's/^Depends: linux-image-([0-9][^ ,]*).*/linux-image-\1/p' | sort -V | tail -n 1
+}
+has_kernel_package() { is_at_least "$(kernel_package)" linux-image-6.12; }
+
+find_kernel_package() {
+    local log=$1 codename
+    long "reading Debian's package lists" "$log" no_progress "${apt_command[@]}" update || true
+    ! has_kernel_package || return 0
+    codename=$(. /etc/os-release && echo "${VERSION_CODENAME:-}")
+    add_backports "$codename" "$scratch/parts"
+    long "reading the lists of $codename-backports" "$log" no_progress "${apt_command[@]}" update || explain "reading Debian's backports" "$log"
+    has_kernel_package || fail "Linux 6.12 or newer is needed for guests; apt has $(kernel_package): add a Debian mirror to its sources, then run it again"
 }
 
 use_guest() {
