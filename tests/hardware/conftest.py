@@ -117,8 +117,9 @@ class Machine:
         return self.cluster.get("sink", self.device_name(name))
 
     def condition(self, name: str, kind: str) -> tuple[str, str]:
-        """A Sink's condition: its status and message; empty when it isn't there yet."""
-        conditions = self.sink(name).get("status", {}).get("conditions", ())
+        """A Sink's condition: its status and message; empty when it, or the Sink, isn't there yet."""
+        sinks = self.cluster.items("sinks", f"--field-selector=metadata.name={self.device_name(name)}")
+        conditions = [c for sink in sinks for c in sink.get("status", {}).get("conditions", ())]
         found = [each for each in conditions if each["type"] == kind]
         return (found[0]["status"], found[0]["message"]) if found else ("", "")
 

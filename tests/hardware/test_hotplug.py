@@ -35,12 +35,14 @@ def test_a_usb_card_plugged_and_pulled_twenty_times_leaves_nothing_and_another_s
         "as many files open as before",
         SECONDS,
     )
-    assert machine.guest.call(node.node_names) == nodes
+    left = {*machine.guest.call(node.node_names)} - {*nodes} - ({*machine.devices()} - {STICK})
+    assert not left, "nodes of nothing"
     wait_until(lambda: "audio.liken.sh/disconnected" in machine.taints(STICK), "the taint", SECONDS)
 
 
 def _cycle(machine: Machine) -> None:
+    """Plug in and pull out; asked of the cluster, since each look in the guest takes its processor."""
     machine.guest.plug("stick", serial=STICK_SERIAL)
-    wait_until(lambda: STICK in machine.guest.call(node.node_names), "the node", SECONDS)
+    wait_until(lambda: machine.condition(STICK, "Ready")[0] == "True", "a ready Sink", SECONDS)
     machine.guest.unplug("stick")
-    wait_until(lambda: STICK not in machine.guest.call(node.node_names), "no node", SECONDS)
+    wait_until(lambda: machine.condition(STICK, "Ready")[0] == "False", "no node", SECONDS)
