@@ -22,7 +22,7 @@ import os
 import shutil
 import struct
 import threading
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 from pathlib import Path
@@ -147,20 +147,6 @@ class ClaimStore:
         path = self._checkpoint(record.ref.uid)
         written = _write_whole(path, _text(record), mode=0o600, durability=durability)
         self._remember(record, written)
-
-    def stage(self, record: ClaimRecord) -> Callable[[], None]:
-        """Write a checkpoint beside its place, synced; what is returned puts it there, in any thread.
-
-        What is never put there goes with the claim, or is written over.
-        """
-        path = self._checkpoint(record.ref.uid)
-        written = _write_beside(path, _text(record), mode=0o600, is_synced=True)
-
-        def commit() -> None:
-            _put(path, is_synced=True)
-            self._remember(record, written)
-
-        return commit
 
     def remove(self, uid: str) -> None:
         """Forget a claim, and what was set aside of it; fine if unknown."""
@@ -369,36 +355,22 @@ def _text(record: ClaimRecord) -> str:
 
 def _write_whole(path: Path, text: str, *, mode: int, durability: _Durability) -> _Fingerprint:
     """Replace a file so that a reader, or a power cut, sees the old one or the new one whole."""
-    written = _write_beside(path, text, mode=mode, is_synced=durability is not _Durability.NONE)
-    _put(path, is_synced=durability is _Durability.NAME)
-    return written
-
-
-def _write_beside(path: Path, text: str, *, mode: int, is_synced: bool) -> _Fingerprint:
     temporary = _temporary(path)
     try:
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
             file.write(text)
             file.flush()
-            if is_synced:
+            if durability is not _Durability.NONE:
                 os.fsync(file.fileno())
-            return _fingerprint(os.fstat(file.fileno()))
-    except OSError:
-        _unlink(temporary)
-        raise
-
-
-def _put(path: Path, *, is_synced: bool) -> None:
-    """Put what was written beside a path in its place."""
-    temporary = _temporary(path)
-    try:
+            written = _fingerprint(os.fstat(file.fileno()))
         temporary.replace(path)
     except OSError:
         _unlink(temporary)
         raise
-    if is_synced:
+    if durability is _Durability.NAME:
         _sync_folder(path.parent)
+    return written
 
 
 def _write_unless_same(path: Path, text: str) -> None:

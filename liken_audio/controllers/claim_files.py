@@ -5,7 +5,7 @@ thread each, since each is a few file operations and one or two fsyncs. The clai
 caller's.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import structlog
@@ -25,20 +25,6 @@ class ClaimFiles:
     def __init__(self, store: ClaimStore, claims_dir: str) -> None:
         self._store = store
         self._claims_dir = claims_dir
-
-    async def stage(
-        self, record: ClaimRecord, files: Sequence[MetadataFile]
-    ) -> tuple[ClaimRecord, Callable[[], None]]:
-        """Write the CDI files, and the checkpoint as far as the call to make it count.
-
-        Returns the record that names the requests with metadata, and that call. `OSError`.
-        """
-
-        def stage() -> tuple[ClaimRecord, Callable[[], None]]:
-            whole = self._write(record, files)
-            return whole, self._store.stage(whole)
-
-        return await in_thread(stage)
 
     async def write(
         self, record: ClaimRecord, files: Sequence[MetadataFile], *, is_changed: bool

@@ -181,9 +181,6 @@ class ClaimStore(Protocol):
     def save(self, record: ClaimRecord, *, is_durable: bool = True) -> None:
         """Write whole: temporary file, fsync, rename, fsync of the folder; not durable: no fsync."""
 
-    def stage(self, record: ClaimRecord) -> Callable[[], None]:
-        """Do the slow part of a durable `save`; the rest is what is returned."""
-
     def remove(self, uid: str) -> None:
         """Forget a claim; fine if unknown."""
 

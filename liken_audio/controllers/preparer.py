@@ -1,8 +1,9 @@
 """Prepare and Unprepare: decide by `dra.claims`, then carry it out, once, whoever asks how often.
 
 A claim's way, under its lock: reserve its devices (a checkpoint `started`, which every agent of
-the node sees), have its folder with the socket, write its CDI file, checkpoint `completed`. What
-fails is undone; what a crash left as `started` is done again, or undone when the claim is gone.
+the node sees), have its folder with the socket, and beside that write its CDI file, then checkpoint
+`completed`. What fails is undone; what a crash left as `started` is done again, or undone when the
+claim is gone; of what it left as `completed` the socket is had again.
 Nothing is remembered between calls: in a rolling update another agent may have moved on.
 
 The work runs in tasks of `run`, not of the call: when the kubelet gives up after 45 s and asks
@@ -376,10 +377,10 @@ class Preparer:
             if known and known.devices != record.devices:
                 await self._sockets.close(uid)
             completed = replace(record, state=ClaimState.COMPLETED)
-            # The socket first: claim-sockets is at work on it while the files are written.
-            staging = self._files.stage(completed, self._metadata(completed))
-            whole, commit = await _both(self._reach.open(completed), staging)
-            await in_thread(commit)
+            # The socket first: claim-sockets is at work on it while the files are written. Whichever
+            # of the two a crash cuts short, the claim's next Prepare or the next start does it again.
+            writing = self._files.write(completed, self._metadata(completed), is_changed=True)
+            whole = await _both(self._reach.open(completed), writing)
         except BaseException:
             if known and known.state is ClaimState.COMPLETED:
                 await in_thread(self._store.save, known)  # of an earlier boot: still worth knowing
@@ -404,7 +405,7 @@ class Preparer:
             self._wake()
 
     async def _undo(self, uid: str) -> None:
-        """Take back what was done of a claim; what can't be is left as started, for later."""
+        """Take back what was done of a claim; what can't be stays known, for the next call or start."""
         try:
             await self._sockets.close(uid)
             await self._forget(uid)

@@ -204,15 +204,25 @@ async def _answers(
         else ClaimError("internal error of the driver: the claim was passed over")
         for ref in refs
     }
+    # After the answer is on its way: the kubelet waits for that, and nobody for the log.
     milliseconds = round((time.monotonic() - started) * 1e3, 1)
+    asyncio.get_running_loop().call_soon(_tell, call, refs, whole, milliseconds)
+    return whole
+
+
+def _tell(
+    call: str,
+    refs: Sequence[ClaimRef],
+    answers: Mapping[str, _Answer | ClaimError],
+    milliseconds: float,
+) -> None:
     for ref in refs:
-        answer = whole[ref.uid]
+        answer = answers[ref.uid]
         log = _log.bind(call=call, claim=str(ref), uid=ref.uid, milliseconds=milliseconds)
         if isinstance(answer, ClaimError):
             log.warning("claim failed", reason=str(answer))
         else:
             log.info("claim done")
-    return whole
 
 
 def _error(answer: ClaimError | None) -> str:

@@ -94,13 +94,9 @@ def test_an_unchanged_record_is_the_same_object(folders: Folders) -> None:
     assert store.load(CLAIM_UID) is first
 
 
-@pytest.mark.parametrize("is_staged", [False, True])
-def test_what_was_written_here_is_not_read_again(folders: Folders, *, is_staged: bool) -> None:
+def test_what_was_written_here_is_not_read_again(folders: Folders) -> None:
     store, record = folders.store(), claim_record()
-    if is_staged:
-        store.stage(record)()
-    else:
-        store.save(record)
+    store.save(record)
     assert store.load(CLAIM_UID) is record
     assert store.records()[0] is record
 
@@ -294,33 +290,6 @@ def test_what_a_killed_agent_was_writing_goes_with_the_claim_s_cdi_files(folders
     (folders.cdi / ".audio.liken.sh-other.json.tmp").touch()
     store.remove_cdi(CLAIM_UID)
     assert [path.name for path in folders.cdi.iterdir()] == [".audio.liken.sh-other.json.tmp"]
-
-
-def test_what_is_staged_counts_from_its_commit_on(folders: Folders) -> None:
-    store = folders.store()
-    store.save(claim_record(state=ClaimState.STARTED))
-    commit = store.stage(claim_record())
-    assert store.load(CLAIM_UID) == claim_record(state=ClaimState.STARTED)
-    assert store.leftovers() == set()
-    commit()
-    assert store.load(CLAIM_UID) == claim_record()
-    assert [path.name for path in folders.claims.iterdir()] == [f"{CLAIM_UID}.json"]
-
-
-def test_what_was_staged_and_never_put_there_goes_with_the_claim(folders: Folders) -> None:
-    store = folders.store()
-    store.save(claim_record(state=ClaimState.STARTED))
-    store.stage(claim_record())
-    store.remove(CLAIM_UID)
-    assert list(folders.claims.iterdir()) == []
-
-
-def test_a_commit_without_what_was_staged_is_an_error(folders: Folders) -> None:
-    store = folders.store()
-    commit = store.stage(claim_record())
-    store.remove(CLAIM_UID)
-    with pytest.raises(FileNotFoundError):
-        commit()
 
 
 def test_a_cdi_file_s_content_is_synced(folders: Folders, monkeypatch: pytest.MonkeyPatch) -> None:

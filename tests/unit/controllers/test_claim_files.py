@@ -8,6 +8,7 @@ import pytest
 
 from liken_audio.claim_store import ClaimStore
 from liken_audio.controllers.claim_files import ClaimFiles
+from liken_audio.dra.claims import ClaimRecord
 from liken_audio.dra.metadata import MetadataFile
 from tests.builders import CLAIM_UID, claim_record
 
@@ -33,12 +34,18 @@ def place(tmp_path: Path) -> Iterator[Place]:
     made.store.close()
 
 
-async def test_what_is_staged_counts_only_after_the_call_that_it_returns(place: Place) -> None:
-    whole, commit = await place.files.stage(claim_record(), [METADATA])
+async def test_the_checkpoint_is_written_after_the_cdi_files(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save = place.store.save
+
+    def saved(record: ClaimRecord, *, is_durable: bool = True) -> None:
+        assert len(place.cdi()) == 2
+        save(record, is_durable=is_durable)
+
+    monkeypatch.setattr(place.store, "save", saved)
+    whole = await place.files.write(claim_record(), [METADATA], is_changed=True)
     assert whole == claim_record(metadata=("out",))
-    assert len(place.cdi()) == 2
-    assert place.store.load(CLAIM_UID) is None
-    commit()
     assert place.store.load(CLAIM_UID) == whole
 
 
