@@ -118,7 +118,9 @@ class Machine:
 
     def condition(self, name: str, kind: str) -> tuple[str, str]:
         """A Sink's condition: its status and message; empty when it, or the Sink, isn't there yet."""
-        sinks = self.cluster.items("sinks", f"--field-selector=metadata.name={self.device_name(name)}")
+        sinks = self.cluster.items(
+            "sinks", f"--field-selector=metadata.name={self.device_name(name)}"
+        )
         conditions = [c for sink in sinks for c in sink.get("status", {}).get("conditions", ())]
         found = [each for each in conditions if each["type"] == kind]
         return (found[0]["status"], found[0]["message"]) if found else ("", "")
