@@ -64,9 +64,12 @@ class Image:
             raise HarnessError(f"{' '.join(command)}: code {done.returncode}: {said.strip()}")
         return done.stdout
 
-    def start(self, programs: Programs, name: str, shared: Path, *command: str) -> Program:
-        """Start a container; it is the child of the program, see `first_process`."""
-        return programs.start(name, self._line(shared, f"{USER}:{USER}", command), self.environment)
+    def start(
+        self, programs: Programs, name: str, shared: Path, *command: str, pod: str = "pod"
+    ) -> Program:
+        """Start a container of a pod; it is the child of the program, see `first_process`."""
+        line = self._line(shared, f"{USER}:{USER}", command)
+        return programs.start(name, line, {**self.environment, "POD": pod})
 
     def _line(self, shared: Path, user: str, command: Sequence[str]) -> Sequence[str]:
         namespaces = ["--mount", "--pid", "--net", "--ipc", "--uts", "--fork", "--kill-child=KILL"]

@@ -5,11 +5,12 @@
 # usage: image.sh ROOT RUN USER GROUP COMMAND [ARGUMENT]...
 #
 # ROOT is the unpacked image and becomes the read-only root; RUN is the host's folder that the pod's
-# containers share. No capability is left, and none can be had again.
+# containers share; POD in the environment is the pod's name. No capability is left, and none can be had again.
 set -eu
 
 root=$1 run=$2 user=$3 group=$4
 shift 4
+[ -z "${POD:-}" ] || echo "$POD" >/proc/sys/kernel/hostname
 mount --bind "$root" "$root"
 cd "$root"
 mount -t tmpfs -o mode=0755,size=8m tmpfs dev

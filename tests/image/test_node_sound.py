@@ -37,7 +37,9 @@ class Pod:
     def launch(self, daemon: str) -> Program:
         """Start one and don't wait."""
         command = COMMANDS[daemon]
-        program = self._image.start(self.programs, daemon, self._shared, *command)
+        program = self._image.start(
+            self.programs, daemon, self._shared, *command, pod=self.programs.folder.name
+        )
         self.running[daemon] = program
         return program
 
@@ -134,10 +136,7 @@ def test_the_next_pods_daemons_wait_ready_and_take_over_when_the_first_ones_end(
     for each in DAEMONS:
         waiting = next_pod.launch(each)
         wait_until(
-            lambda program=waiting: (
-                "still runs" in program.log.read_text()
-                or "waiting for its end" in program.log.read_text()
-            ),
+            lambda program=waiting: "waiting for it" in program.log.read_text(),
             f"{each} waits",
             SECONDS,
             [waiting],
@@ -153,13 +152,45 @@ def test_the_next_pods_daemons_wait_ready_and_take_over_when_the_first_ones_end(
     assert socket.stat().st_ctime_ns > first.st_ctime_ns
 
 
-def test_a_daemon_that_waits_ends_when_it_is_told_to(pod: Pod, next_pod: Pod) -> None:
-    pod.start("pipewire")
-    waiting = next_pod.launch("pipewire")
+def test_the_next_pods_wireplumber_leaves_the_first_ones_pipewire_alone(
+    pod: Pod, next_pod: Pod
+) -> None:
+    pod.start("pipewire", "wireplumber")
+    next_pod.launch("pipewire")
+    waiting = next_pod.launch("wireplumber")
+    wait_until(lambda: "waiting for it" in waiting.log.read_text(), "it waits", SECONDS, [waiting])
+    # A kubelet ends the containers one after another; this one's end isn't the next one's start.
+    pod.terminate("wireplumber")
+    assert not next_pod.answers("wireplumber")
+    pod.terminate("pipewire")
+    wait_until(lambda: next_pod.answers("wireplumber"), "WirePlumber", SECONDS, [waiting])
+
+
+def test_a_wireplumber_that_comes_back_to_a_pod_that_lost_its_place_is_in_nobodys_way(
+    pod: Pod, next_pod: Pod
+) -> None:
+    pod.start("pipewire", "wireplumber")
+    for each in ("pipewire", "wireplumber"):
+        next_pod.launch(each)
+    pod.terminate("pipewire")
+    pod.running.pop("wireplumber").wait(
+        SECONDS
+    )  # it ends with its PipeWire; a kubelet starts it again
+    pod.launch("wireplumber")
     wait_until(
-        lambda: "waiting for its end" in waiting.log.read_text(), "it waits", SECONDS, [waiting]
+        lambda: next_pod.answers("wireplumber"),
+        "WirePlumber",
+        SECONDS,
+        [next_pod.running["wireplumber"]],
     )
-    next_pod.terminate("pipewire")
+
+
+@pytest.mark.parametrize("daemon", ["pipewire", "wireplumber"])
+def test_a_daemon_that_waits_ends_when_it_is_told_to(pod: Pod, next_pod: Pod, daemon: str) -> None:
+    pod.start("pipewire")
+    waiting = next_pod.launch(daemon)
+    wait_until(lambda: "waiting for it" in waiting.log.read_text(), "it waits", SECONDS, [waiting])
+    next_pod.terminate(daemon)
     assert pod.answers("pipewire")
 
 
