@@ -55,8 +55,8 @@ test-hardware: ## the agent in a guest with emulated sound cards and a Bluetooth
 	@$(setup) root dev sound cluster guest -- env LIKEN_AUDIO_REQUIRE=1 $(pytest) tests/hardware $(ARGS)
 
 .PHONY: bench
-bench: ## the figures of docs/limits.md, each against its bound (ARGS=node: those of a real node)
-	@$(setup) root dev sound cluster $(if $(filter node,$(ARGS)),node image) -- python -m tests.bench $(ARGS)
+bench: ## the figures of docs/limits.md, each against its bound (ARGS=node: those of a real node; ARGS=emulated: of cards in a guest)
+	@$(setup) root dev sound cluster $(if $(filter node,$(ARGS)),node image) $(if $(filter emulated,$(ARGS)),guest) -- python -m tests.bench $(ARGS)
 
 .PHONY: image
 image: ## build the image with buildah, podman or docker (ARGS='--archive FILE', and more: image/build.sh)

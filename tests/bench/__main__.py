@@ -1,7 +1,8 @@
 """`make bench`: start the real parts, measure, print the table; status 1 when a bound is broken.
 
 `python -m tests.bench [startup|status|edits|storm|prepare|claims|idle|fleet|cards]…` measures only
-what is named; `python -m tests.bench node` measures on a real node, which needs the image.
+what is named; `python -m tests.bench node` measures on a real node, which needs the image, and
+`python -m tests.bench emulated` sound cards of a kernel, in a guest.
 """
 
 import sys
@@ -11,7 +12,7 @@ from pathlib import Path
 
 import yaml
 
-from tests.bench import measures, on_node
+from tests.bench import emulated, measures, on_node
 from tests.bench.api import Api
 from tests.bench.cards import cards
 from tests.bench.figures import Figure, table
@@ -30,9 +31,11 @@ SINK = "kitchen-pci-0000-00-01-0-output-0"
 
 
 def main() -> int:
-    """Measure what the command line names, or everything but what needs a real node."""
+    """Measure what the command line names, or everything but what needs a real node or a guest."""
     if sys.argv[1:] == ["node"]:
         return _print(on_node.measure())
+    if sys.argv[1:] == ["emulated"]:
+        return _print(emulated.measure())
     with (
         Workspace("bench") as work,
         ControlPlane(work.folder("cluster")) as plane,
