@@ -28,9 +28,10 @@ from tests.harness.workloads import Namespace, request
 
 pytestmark = pytest.mark.timeout(2400)
 BUMBLE_VARIABLE = "LIKEN_AUDIO_BUMBLE"
-MODULES = ("hci_vhci", "uhid", "uinput", "algif_hash", "algif_skcipher", "cmac")
+MODULES = ("hci_vhci", "rfcomm", "uhid", "uinput", "algif_hash", "algif_skcipher", "cmac")
 ADDRESS = "00:1B:DC:00:00:02"
 SPEAKER = "00-1b-dc-00-00-02"
+MICROPHONE = f"{SPEAKER}-capture"
 CLAIM, POD = "speaker", "radio"
 TONE = "/usr/share/tone.raw"
 """In the guest's own root, which its containers see."""
@@ -86,6 +87,19 @@ class Home(Machine):
         """Set fields of the Sink's spec; None takes one away."""
         patch = json.dumps({"spec": spec})
         self.cluster.kubectl("patch", "sink", SPEAKER, "--type=merge", f"-p={patch}")
+
+    def reconnect(self) -> None:
+        """Have the loudspeaker off, and on again; its Sink is to say `connect`."""
+        self.tell("off")
+        self.until_told("Connected", "Disconnected")
+        self.tell("on")
+        self.until_told("Ready", "Ready")
+
+    def microphone_message(self) -> str:
+        """What the Source's condition Ready says."""
+        source = self.cluster.get("source", MICROPHONE)
+        conditions = source.get("status", {}).get("conditions", ())
+        return "".join(each["message"] for each in conditions if each["type"] == "Ready")
 
     def tell(self, command: str) -> str:
         """Have the loudspeaker or the radio do something (see guest/speaker.py)."""
@@ -270,3 +284,48 @@ def test_an_adapter_that_is_pulled_and_plugged_in_again_has_the_pod_play_on(
         home.cluster.get("pod", POD, f"--namespace={playing}")["metadata"].get("deletionTimestamp")
         is None
     )
+
+
+def test_a_speaker_that_turns_out_a_headset_has_a_microphone_that_says_how_it_is_had(
+    home: Home, playing: str
+) -> None:
+    home.tell("headset")
+    home.reconnect()
+    home.until(lambda: MICROPHONE in home.devices(), "the microphone's device")
+    home.reconnect()  # BlueZ connects what it knew of a device beforehand
+    home.until(lambda: "headset connected" in home.guest.call(inside.log, "speaker"), "HFP")
+    home.until(lambda: not home.devices()[MICROPHONE].get("taints"), "no taint")
+    home.until(lambda: "when nobody plays" in home.microphone_message(), "how it is had")
+    home.until_heard(home.received())
+
+
+def test_a_claim_of_the_microphone_is_refused_while_somebody_plays_and_has_it_afterwards(
+    home: Home, playing: str
+) -> None:
+    recording = Namespace(home.cluster, home.name).start()
+    recording.make_claim(request(MICROPHONE), name="microphone")
+    recording.make_pod("voice", {"microphone": "microphone"}, ["sleep", "infinity"])
+    recording.wait_bound("voice")
+    received = home.received()
+    home.until_heard(received)
+    with pytest.raises(HarnessError, match="plays music, and its microphone would end that"):
+        home.guest.call(node.prepare, recording.name, "voice")
+    home.until_heard(home.received())
+
+    home.guest.call(node.unprepare, playing, POD)
+    prepared: list[str] = []
+
+    def is_had() -> bool:
+        try:
+            prepared.extend(home.guest.call(node.prepare, recording.name, "voice"))
+        except HarnessError as error:
+            assert "plays music" in str(error)  # until PipeWire has let the speaker rest
+        return prepared == [MICROPHONE]
+
+    home.until(is_had, "the microphone prepared")
+    home.until(lambda: "telephone quality" in home.condition(SPEAKER, "Ready")[1], "its quality")
+    assert "recorded" in home.microphone_message()
+
+    home.guest.call(node.unprepare, recording.name, "voice")
+    home.until(lambda: home.condition(SPEAKER, "Ready")[1] == "a stream can be played", "music")
+    home.until(lambda: "when nobody plays" in home.microphone_message(), "how it is had")

@@ -35,8 +35,9 @@ def test_a_usb_card_plugged_and_pulled_twenty_times_leaves_nothing_and_another_s
         "as many files open as before",
         SECONDS,
     )
-    left = {*machine.guest.call(node.node_names)} - {*nodes} - ({*machine.devices()} - {STICK})
-    assert not left, "nodes of nothing"
+    now = {*machine.guest.call(node.node_names)}
+    assert not {*nodes} - now, "nodes that are gone"
+    assert not now - {*nodes} - ({*machine.devices()} - {STICK}), "nodes of nothing"
     wait_until(lambda: "audio.liken.sh/disconnected" in machine.taints(STICK), "the taint", SECONDS)
 
 

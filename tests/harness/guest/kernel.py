@@ -22,7 +22,7 @@ OTHER_MODULES = (
     "virtio_net",
     *("snd-hda-intel", "snd-hda-codec-generic", "snd-hda-codec-hdmi"),
     *("xhci-pci", "snd-usb-audio", "virtio_snd", "snd-aloop", "snd-dummy"),
-    *("hci_vhci", "uhid", "uinput", "algif_hash", "algif_skcipher", "cmac"),
+    *("hci_vhci", "rfcomm", "uhid", "uinput", "algif_hash", "algif_skcipher", "cmac"),
 )
 # Fields of the boot sector, Documentation/arch/x86/boot.rst.
 _SETUP_SECTORS = 0x1F1

@@ -11,6 +11,7 @@ over SOCKET is a command and is answered by one line:
     pull, plug    the adapter is pulled out of the machine, or plugged in (at the start it is)
     volume N      its own knob is turned, 0 to 127
     show          its volume
+    headset       from its next connection on it has a microphone too (HFP)
 """
 
 import asyncio
@@ -19,7 +20,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from bumble import a2dp, avdtp, avrcp, hci
+from bumble import a2dp, avdtp, avrcp, hci, hfp, rfcomm
 from bumble.controller import Controller
 from bumble.device import Device, DeviceConfiguration
 from bumble.hci import LmpFeatureMask as Feature
@@ -37,6 +38,12 @@ HEARD = "heard.sbc"
 _CLASS = 0x240414
 _PAGE_SECONDS = 2.0
 _PACKETS_A_WRITE = 8
+_HEADSET_RECORD = 0x00010004
+_HEADSET = hfp.HfConfiguration(
+    supported_hf_features=[hfp.HfFeature.REMOTE_VOLUME_CONTROL],
+    supported_hf_indicators=[],
+    supported_audio_codecs=[hfp.AudioCodec.CVSD],
+)
 
 
 class Radio(Controller):
@@ -47,6 +54,9 @@ class Radio(Controller):
         | Feature.LMP_5_SLOT_PACKETS
         | Feature.ENCRYPTION
         | Feature.ROLE_SWITCH
+        | Feature.SCO_LINK
+        | Feature.HV2_PACKETS
+        | Feature.HV3_PACKETS
         | Feature.RSSI_WITH_INQUIRY_RESULTS
         | Feature.EXTENDED_INQUIRY_RESPONSE
         | Feature.SECURE_SIMPLE_PAIRING_CONTROLLER_SUPPORT
@@ -64,7 +74,10 @@ class Radio(Controller):
         hci.HCI_READ_BUFFER_SIZE_COMMAND,
         hci.HCI_READ_LOCAL_EXTENDED_FEATURES_COMMAND,
         hci.HCI_WRITE_SIMPLE_PAIRING_MODE_COMMAND,
+        hci.HCI_SETUP_SYNCHRONOUS_CONNECTION_COMMAND,
     }
+    synchronous_data_packet_length = 60
+    total_num_synchronous_data_packets = 8
     class_of_device = 0
     inquiry_response = bytes(240)
     _has_left = False
@@ -206,6 +219,7 @@ class Loudspeaker:
         self._listener: Any = None
         self._connection: Any = None
         self._packets: list[bytes] = []
+        self._tasks: set[asyncio.Task[None]] = set()
         self._heard = heard.open("ab", buffering=0)
 
     async def start(self) -> None:
@@ -235,6 +249,25 @@ class Loudspeaker:
         await self._answer(is_on=False)
         if self._connection is not None:
             await self._connection.disconnect()
+
+    def become_headset(self) -> None:
+        """Have a microphone, as who asks for its services hears from now on."""
+        server = rfcomm.Server(self._device)
+        channel = server.listen(self._call_connected)
+        records = hfp.make_hf_sdp_records(_HEADSET_RECORD, channel, _HEADSET)
+        self._device.sdp_service_records |= {_HEADSET_RECORD: records}
+
+    def _call_connected(self, channel: Any) -> None:
+        protocol = hfp.HfProtocol(channel, _HEADSET)
+        task = asyncio.get_running_loop().create_task(self._introduce(protocol))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _introduce(self, protocol: Any) -> None:
+        """Say what a headset says first."""
+        await protocol.initiate_slc()
+        say("headset connected")
+        await protocol.run()
 
     def turn(self, volume: int) -> None:
         """Turn the knob."""
@@ -316,6 +349,8 @@ class Bench:
                 await self.plug()
             case ["volume", level]:
                 self.speaker.turn(int(level))
+            case ["headset"]:
+                self.speaker.become_headset()
             case ["show"]:
                 return str(self.speaker.knob.volume)
             case _:
