@@ -8,11 +8,9 @@ the headset's is left; its node is missing; its codec carries nothing.
 
 from collections.abc import Mapping
 
-from liken_audio.graph.endpoints import HEADSET, is_switched_off
+from liken_audio.graph.endpoints import HEADSET, MUSIC, is_switched_off
 from liken_audio.graph.model import BluetoothCard, Direction, Endpoint, Fault, Link, Speaker
 from liken_audio.resources.conditions import Condition, ConditionStatus, ConditionType, Reason
-
-A2DP = "a2dp-sink"
 
 _LINKS: Mapping[Link, tuple[Reason, str]] = {
     Link.NO_SERVICE: (
@@ -61,7 +59,7 @@ def silence(endpoint: Endpoint, speaker: Speaker, fault: Fault | None) -> tuple[
         return _missing(endpoint, speaker)
     node = endpoint.node
     if endpoint.direction is Direction.PLAYBACK and node and node.state == "running":
-        is_a2dp = node.properties.get("api.bluez5.profile", "").startswith(A2DP)
+        is_a2dp = node.properties.get("api.bluez5.profile", "").startswith(MUSIC)
         if is_a2dp and not speaker.transport:
             return _dead(endpoint, "no transport carries its sound")
     return None
@@ -100,7 +98,8 @@ def _missing(endpoint: Endpoint, speaker: Speaker) -> tuple[Reason, str]:
         return Reason.NO_NODE, "it is connected without its headset profile: no microphone now"
     if not _has_a2dp(card):
         return Reason.HEADSET_ONLY, (
-            "it offers its headset profile only, no music (A2DP); switch it off and on again"
+            "it offers its headset profile only, no music (A2DP); the agent has music connected,"
+            " three times at most; else switch it off and on again"
         )
     if card.profile in {"", "off"}:
         return Reason.PROFILE_OFF, "its profile is off; the agent switches it on"
@@ -117,8 +116,8 @@ def _without_device(speaker: Speaker) -> tuple[Reason, str]:
             " WirePlumber restarted, or restart the pod of the agent"
         )
     return Reason.NO_NODE, (
-        "it is connected without sound: PipeWire has no device for it; disconnect and connect it"
-        " again (bluetoothctl)"
+        "it is connected without sound: PipeWire has no device for it; the agent has sound connected,"
+        " three times at most; else disconnect and connect it again (bluetoothctl)"
     )
 
 
@@ -135,4 +134,4 @@ def _codec(card: BluetoothCard | None) -> str:
 
 
 def _has_a2dp(card: BluetoothCard) -> bool:
-    return any(each.is_available and each.name.startswith(A2DP) for each in card.profiles)
+    return any(each.is_available and each.name.startswith(MUSIC) for each in card.profiles)

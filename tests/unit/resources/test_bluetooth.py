@@ -94,6 +94,18 @@ def test_a_node_that_plays_without_a_transport_carries_nothing() -> None:
     assert reason_of(idle, None) is Reason.READY
 
 
+def test_a_speaker_that_sends_music_too_plays_music() -> None:
+    duplex = Profile(index=5, name="a2dp-duplex-sbc")
+    card = bluetooth_card(profile=duplex.name, profiles=(OFF, duplex, HEADSET))
+    playing = speaker_node(state="running", properties={"api.bluez5.profile": "a2dp-duplex"})
+    alive = speaker_endpoint(speaker(transport="active"), node=playing, bluetooth=card)
+    assert reason_of(alive, None) is Reason.READY
+    dead = replace(alive, card=speaker_endpoint(speaker(transport="")).card)
+    assert reason_of(dead, None) is Reason.CODEC_DEAD
+    off = speaker_endpoint(node=None, bluetooth=replace(card, profile="off"))
+    assert reason_of(off) is Reason.PROFILE_OFF
+
+
 def test_telephone_quality_is_ready_and_said() -> None:
     node = speaker_node(properties={"api.bluez5.profile": "headset-head-unit"})
     only = bluetooth_card(profile="headset-head-unit", profiles=(OFF, HEADSET))
