@@ -112,6 +112,8 @@ class Control:
     step: int = 0
     min_decibels: Decibel | None = None
     max_decibels: Decibel | None = None
+    is_silent_at_minimum: bool = False
+    """Whether the card says that its lowest value is no gain but silence."""
     items: tuple[str, ...] = ()
     channels: int = 1
     values: tuple[int, ...] | None = None
