@@ -23,7 +23,7 @@ _LINKS: Mapping[Link, tuple[Reason, str]] = {
     ),
     Link.ADAPTER_OFF: (
         Reason.ADAPTER_OFF,
-        "the Bluetooth adapter is off; switch it on (bluetoothctl power on)",
+        "the Bluetooth adapter is off; switch it on (rfkill unblock bluetooth; bluetoothctl power on)",
     ),
     Link.UNPAIRED: (
         Reason.UNPAIRED,

@@ -28,7 +28,7 @@ def without_node(**card: Any) -> Endpoint:
     ("link", "reason", "step"),
     [
         pytest.param(Link.AWAY, Reason.DISCONNECTED, "switch it on nearby", id="off"),
-        pytest.param(Link.ADAPTER_OFF, Reason.ADAPTER_OFF, "power on", id="adapter-off"),
+        pytest.param(Link.ADAPTER_OFF, Reason.ADAPTER_OFF, "rfkill unblock", id="adapter-off"),
         pytest.param(Link.NO_ADAPTER, Reason.NO_ADAPTER, "plug it in", id="no-adapter"),
         pytest.param(Link.NO_SERVICE, Reason.BLUETOOTH_LOST, "bluetoothd", id="no-service"),
         pytest.param(Link.UNPAIRED, Reason.UNPAIRED, "pair it again", id="unpaired"),
