@@ -30,7 +30,9 @@ GATEWAY_UUIDS = frozenset({"1112", "111f"})
 
 _LOOKED_AT: Mapping[str, frozenset[str]] = {
     ADAPTER: frozenset({"Address", "Powered", "UUIDs"}),
-    DEVICE: frozenset({"Address", "Adapter", "Alias", "Name", "Paired", "Connected", "UUIDs"}),
+    DEVICE: frozenset(
+        {"Address", "Adapter", "Alias", "Name", "Paired", "Blocked", "Connected", "UUIDs"}
+    ),
     BATTERY: frozenset({"Percentage"}),
     MEDIA: frozenset({"SupportedUUIDs"}),
     TRANSPORT: frozenset({"State", "Volume"}),
@@ -69,6 +71,7 @@ class Device:
     adapter: str
     """Path of its adapter."""
     is_paired: bool
+    is_blocked: bool
     is_connected: bool
     uuids: frozenset[str]
     """Four hex digits of Bluetooth's own, whole ones of others."""
@@ -124,10 +127,11 @@ class ObjectTree:
 
     def _told(self, path: str) -> dict[str, dict[str, Any]]:
         """Return what an object says; a device that isn't paired is as good as none."""
-        known = self._objects.get(path, {})
-        if DEVICE in known and known[DEVICE].get("Paired") is not True:
-            return {}
-        return {interface: dict(properties) for interface, properties in known.items()}
+        return {
+            interface: dict(properties)
+            for interface, properties in self._objects.get(path, {}).items()
+            if interface != DEVICE or properties.get("Paired") is True
+        }
 
     def adapters(self) -> tuple[Adapter, ...]:
         """Return the adapters, ordered by path."""
@@ -168,6 +172,7 @@ class ObjectTree:
                     name=_name(properties, address),
                     adapter=str(properties.get("Adapter", "")),
                     is_paired=properties.get("Paired") is True,
+                    is_blocked=properties.get("Blocked") is True,
                     is_connected=properties.get("Connected") is True,
                     uuids=_uuids(properties.get("UUIDs")),
                     battery=battery if _is_percent(battery) else None,

@@ -204,6 +204,8 @@ class Speaker:
     """State of its media transport: `idle`, `pending`, `active`; "" when it has none."""
     has_endpoints: bool = True
     """Whether a sound server has registered its media endpoints with the adapter."""
+    is_blocked: bool = False
+    """Whether BlueZ was told to let no connection of it come about."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -35,11 +35,13 @@ _LINKS: Mapping[Link, tuple[Reason, str]] = {
     ),
 }
 
+_BLOCKED = "BlueZ has blocked it, so it can't connect; bluetoothctl unblock {}"
+
 
 def connected(endpoint: Endpoint, speaker: Speaker) -> Condition:
     """Whether the speaker is connected by radio."""
     if speaker.link is not Link.CONNECTED:
-        reason, message = _LINKS[speaker.link]
+        reason, message = _link(speaker)
         return Condition(ConditionType.CONNECTED, ConditionStatus.FALSE, reason, message)
     codec = _codec(endpoint.bluetooth)
     message = f"connected through adapter {speaker.adapter}{f', codec {codec}' if codec else ''}"
@@ -52,7 +54,7 @@ def silence(endpoint: Endpoint, speaker: Speaker, fault: Fault | None) -> tuple[
     `fault` is the one that counts; None too while a node is away too briefly to count.
     """
     if speaker.link is not Link.CONNECTED:
-        return _LINKS[speaker.link] if fault is not None else None
+        return _link(speaker) if fault is not None else None
     if fault is Fault.GRAPH_LOST:
         return None
     if fault is not None:
@@ -86,6 +88,13 @@ def remark(endpoint: Endpoint) -> tuple[Reason, str] | None:
             " now; switch it off and on again"
         )
     return None
+
+
+def _link(speaker: Speaker) -> tuple[Reason, str]:
+    reason, message = _LINKS[speaker.link]
+    if speaker.link is Link.AWAY and speaker.is_blocked:
+        message = _BLOCKED.format(speaker.address)
+    return reason, message
 
 
 def _missing(endpoint: Endpoint, speaker: Speaker) -> tuple[Reason, str]:

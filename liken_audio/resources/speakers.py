@@ -163,7 +163,7 @@ def _calls(
     after = {}
     due = []
     for address, endpoint in sinks.items():
-        if not wishes.get(address, Wish()).is_connected or _link(endpoint) is not Link.AWAY:
+        if not wishes.get(address, Wish()).is_connected or not _is_to_be_had(endpoint):
             continue
         after[address] = memory.calls.get(address) or Tries(next_at=now + CONNECT_SECONDS)
         if after[address].next_at <= now:
@@ -289,5 +289,7 @@ def _next_look(memory: Memory, now: float) -> float | None:
     return min((moment for moment in moments if moment > now), default=None)
 
 
-def _link(endpoint: Endpoint) -> Link | None:
-    return endpoint.card.speaker.link if endpoint.card.speaker else None
+def _is_to_be_had(endpoint: Endpoint) -> bool:
+    """Whether it is away, and a call may bring it."""
+    speaker = endpoint.card.speaker
+    return speaker is not None and speaker.link is Link.AWAY and not speaker.is_blocked

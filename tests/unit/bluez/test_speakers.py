@@ -203,6 +203,12 @@ def test_it_has_a_microphone_once_both_sides_offer_a_headset_profile() -> None:
     assert len(card.pcms) == 2, "a sound server that restarts takes no microphone away"
 
 
+def test_a_blocked_one_is_said_to_be() -> None:
+    blocked = look(Speakers(), adapter(), device(Connected=False, Blocked=True))
+    assert only(blocked).is_blocked
+    assert not only(look(Speakers(), adapter(), device(Connected=False))).is_blocked
+
+
 def test_a_name_once_told_is_kept() -> None:
     speakers = Speakers()
     look(speakers, adapter(), device())
@@ -244,6 +250,7 @@ _PROPERTIES: dict[str, st.SearchStrategy[dict[str, Any]]] = {
         {"Address": st.sampled_from([ADDRESS, "02:00:00:00:00:02"])},
         optional={
             "Paired": st.booleans(),
+            "Blocked": st.booleans(),
             "Connected": st.booleans(),
             "Alias": st.sampled_from(["", "Bath"]),
             "RSSI": st.integers(-90, -30),

@@ -44,6 +44,15 @@ def test_where_the_way_ends_is_said_with_the_next_step(
     assert reason_of(its, Fault.UNPLUGGED) is reason
 
 
+def test_a_blocked_one_says_how_it_is_unblocked() -> None:
+    blocked = speaker(link=Link.AWAY, is_blocked=True)
+    its = speaker_endpoint(blocked, node=None, bluetooth=None, fault=Fault.UNPLUGGED)
+    condition = connected(its, blocked)
+    assert condition.reason is Reason.DISCONNECTED
+    assert f"bluetoothctl unblock {blocked.address}" in condition.message
+    assert ready(its, Fault.UNPLUGGED, Spec(), Observed()).message == condition.message
+
+
 def test_a_connected_one_says_by_which_adapter_and_with_which_codec() -> None:
     its = speaker_endpoint()
     condition = connected(its, speaker())

@@ -85,6 +85,7 @@ def test_nobody_is_called_who_need_not_be() -> None:
     for endpoint, wishes in [
         (away(), {}),
         (speaker_endpoint(), KEPT),
+        (away(is_blocked=True), KEPT),
         (speaker_endpoint(speaker(link=Link.ADAPTER_OFF), bluetooth=None), KEPT),
         (speaker_endpoint(speaker(link=Link.UNPAIRED), bluetooth=None), KEPT),
         (speaker_endpoint(speaker(link=Link.NO_SERVICE), bluetooth=None), KEPT),
