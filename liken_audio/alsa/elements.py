@@ -93,8 +93,10 @@ def control(
     """Return a control; `values` None: it can't be read."""
     minimum, maximum = info.minimum, info.maximum
     gains: kernel.Gains = (None, None)
+    is_silent = False
     if info.type == ElementType.INTEGER:
         gains = kernel.gains(tlv, minimum, maximum)
+        is_silent = kernel.is_silent_at_minimum(tlv, minimum, maximum)
     return Control(
         name=info.id.name,
         index=info.id.index,
@@ -105,6 +107,7 @@ def control(
         step=info.step,
         min_decibels=gains[0],
         max_decibels=gains[1],
+        is_silent_at_minimum=is_silent,
         items=items,
         channels=info.count,
         values=values,

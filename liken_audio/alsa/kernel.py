@@ -394,6 +394,15 @@ def gains(tlv: bytes, minimum: int, maximum: int) -> Gains:
     return None, None
 
 
+def is_silent_at_minimum(tlv: bytes, minimum: int, maximum: int) -> bool:
+    """Whether the lowest raw value is silence, whatever gain the scale would have there."""
+    for kind, body in _tlvs(tlv):
+        gain = _gains(kind, body, minimum, maximum)
+        if gain is not None:
+            return gain[0] is None or _has_mute(kind, body, minimum)
+    return False
+
+
 def channel_maps(tlv: bytes) -> list[tuple[str, ...]]:
     """Return the channel positions that the card offers, in the kernel's order."""
     return [
@@ -444,6 +453,21 @@ def _range_gains(body: bytes, minimum: int, maximum: int) -> Gains | None:
             ends.append(found)
         body = body[16 + (length + 3) // 4 * 4 :]
     return (ends[0][0], ends[-1][1]) if ends else None
+
+
+def _has_mute(kind: int, body: bytes, minimum: int) -> bool:
+    """Whether a TLV that gives gains says that its lowest value mutes."""
+    if kind == _DB_RANGE:
+        while len(body) >= 16:
+            _low, high, inner, length = struct.unpack_from("<iiII", body)
+            if minimum <= high:
+                return _has_mute(inner, body[16 : 16 + length], minimum)
+            body = body[16 + (length + 3) // 4 * 4 :]
+        return False
+    is_scale = kind == _DB_SCALE and len(body) >= 8
+    return kind == _DB_MINMAX_MUTE or (
+        is_scale and bool(struct.unpack_from("<I", body, 4)[0] & _MUTE_BIT)
+    )
 
 
 def _decibels(hundredths: int) -> Decibel | None:

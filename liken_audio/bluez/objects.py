@@ -1,13 +1,17 @@
 """The tree of objects that BlueZ shows → its adapters and audio devices.
 
-`ObjectTree` mirrors what `org.freedesktop.DBus.ObjectManager` and the signals say, and forgets
-nothing that it doesn't understand: a device's battery, transport and own facts come in any order.
+`ObjectTree` mirrors what `org.freedesktop.DBus.ObjectManager` and the signals say of what is looked at
+here: a device's battery, transport and own facts come in any order. While an adapter searches, BlueZ
+tells dozens of times a second how strongly each stranger nearby is heard; so each signal is answered
+with whether it says anything new of an adapter or a paired device.
+
 Values are plain ones (no D-Bus variants). A device or adapter whose address is none (all zeros, an
 empty object) is left out. Interfaces: BlueZ's doc/org.bluez.Adapter.rst, .Device.rst, .Media.rst,
 .MediaTransport.rst and .Battery.rst.
 """
 
 import re
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -23,6 +27,17 @@ HEADSET_UUIDS = frozenset({"1108", "111e"})
 """Headset (HSP) and Hands-Free (HFP), as the headset lists them."""
 GATEWAY_UUIDS = frozenset({"1112", "111f"})
 """Their other sides: an adapter lists them when a sound server offers the profile."""
+
+_LOOKED_AT: Mapping[str, frozenset[str]] = {
+    ADAPTER: frozenset({"Address", "Powered", "UUIDs"}),
+    DEVICE: frozenset(
+        {"Address", "Adapter", "Alias", "Name", "Paired", "Blocked", "Connected", "UUIDs"}
+    ),
+    BATTERY: frozenset({"Percentage"}),
+    MEDIA: frozenset({"SupportedUUIDs"}),
+    TRANSPORT: frozenset({"State", "Volume"}),
+}
+"""Properties that are kept, by interface."""
 
 _ADDRESS = re.compile(r"[0-9A-F]{2}(?::[0-9A-F]{2}){5}")
 _NO_ADDRESS = "00:00:00:00:00:00"
@@ -56,6 +71,7 @@ class Device:
     adapter: str
     """Path of its adapter."""
     is_paired: bool
+    is_blocked: bool
     is_connected: bool
     uuids: frozenset[str]
     """Four hex digits of Bluetooth's own, whole ones of others."""
@@ -72,30 +88,50 @@ class ObjectTree:
         for path, interfaces in objects.items():
             self.add(path, interfaces)
 
-    def add(self, path: str, interfaces: Interfaces) -> None:
-        """Take note of `InterfacesAdded`."""
-        known = self._objects.setdefault(path, {})
+    def add(self, path: str, interfaces: Interfaces) -> bool:
+        """Take note of `InterfacesAdded`; return whether it is news."""
+        before = self._told(path)
         for interface, properties in interfaces.items():
-            known[interface] = dict(properties)
+            if interface in _LOOKED_AT:
+                self._objects.setdefault(path, {})[interface] = _looked_at(interface, properties)
+        return self._told(path) != before
 
-    def remove(self, path: str, interfaces: Sequence[str]) -> None:
-        """Take note of `InterfacesRemoved`; an object without interfaces is gone."""
+    def remove(self, path: str, interfaces: Sequence[str]) -> bool:
+        """Take note of `InterfacesRemoved`, and return whether it is news.
+
+        An object without interfaces is gone.
+        """
+        before = self._told(path)
         known = self._objects.get(path, {})
         for interface in interfaces:
             known.pop(interface, None)
         if not known:
             self._objects.pop(path, None)
+        return self._told(path) != before
 
     def change(
         self, path: str, interface: str, changed: Mapping[str, Any], invalidated: Sequence[str]
-    ) -> None:
-        """Take note of `PropertiesChanged`; of an object that isn't there it says nothing."""
+    ) -> bool:
+        """Take note of `PropertiesChanged`, and return whether it is news.
+
+        Of an object that isn't there it says nothing.
+        """
         known = self._objects.get(path, {}).get(interface)
         if known is None:
-            return
-        known.update(changed)
+            return False
+        before = self._told(path)
+        known.update(_looked_at(interface, changed))
         for name in invalidated:
             known.pop(name, None)
+        return self._told(path) != before
+
+    def _told(self, path: str) -> dict[str, dict[str, Any]]:
+        """Return what an object says; a device that isn't paired is as good as none."""
+        return {
+            interface: dict(properties)
+            for interface, properties in self._objects.get(path, {}).items()
+            if interface != DEVICE or properties.get("Paired") is True
+        }
 
     def adapters(self) -> tuple[Adapter, ...]:
         """Return the adapters, ordered by path."""
@@ -121,12 +157,13 @@ class ObjectTree:
     def devices(self) -> tuple[Device, ...]:
         """Return the devices, ordered by path, whatever they are and whether paired or not."""
         found = []
+        by_device = self._transports()
         for path, interfaces in sorted(self._objects.items()):
             properties = interfaces.get(DEVICE)
             address = _address(properties)
             if properties is None or not address:
                 continue
-            transports = self._transports(path)
+            transports = by_device.get(path, [])
             battery = interfaces.get(BATTERY, {}).get("Percentage")
             found.append(
                 Device(
@@ -135,6 +172,7 @@ class ObjectTree:
                     name=_name(properties, address),
                     adapter=str(properties.get("Adapter", "")),
                     is_paired=properties.get("Paired") is True,
+                    is_blocked=properties.get("Blocked") is True,
                     is_connected=properties.get("Connected") is True,
                     uuids=_uuids(properties.get("UUIDs")),
                     battery=battery if _is_percent(battery) else None,
@@ -144,14 +182,24 @@ class ObjectTree:
             )
         return tuple(found)
 
-    def _transports(self, device: str) -> list[Mapping[str, Any]]:
-        """Return the device's transports, the one that plays first."""
-        found = [
-            interfaces[TRANSPORT]
-            for path, interfaces in sorted(self._objects.items())
-            if path.startswith(f"{device}/") and TRANSPORT in interfaces
-        ]
-        return sorted(found, key=lambda each: each.get("State") != "active")
+    def _transports(self) -> dict[str, list[Mapping[str, Any]]]:
+        """Return the transports below each object, the one that plays first."""
+        found: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
+        for path, interfaces in sorted(self._objects.items()):
+            if TRANSPORT not in interfaces:
+                continue
+            above = path.rpartition("/")[0]
+            while above:
+                found[above].append(interfaces[TRANSPORT])
+                above = above.rpartition("/")[0]
+        for transports in found.values():
+            transports.sort(key=lambda each: each.get("State") != "active")
+        return found
+
+
+def _looked_at(interface: str, properties: Mapping[str, Any]) -> dict[str, Any]:
+    kept = _LOOKED_AT[interface]
+    return {name: value for name, value in properties.items() if name in kept}
 
 
 def _address(properties: Mapping[str, Any] | None) -> str:

@@ -167,6 +167,7 @@ def _speaker(sight: _Sight, before: Speaker) -> Speaker:
         has_absolute_volume=is_connected and device.has_absolute_volume,
         transport=device.transport if is_connected else "",
         has_endpoints=adapter.has_endpoints,
+        is_blocked=device.is_blocked,
     )
 
 
@@ -178,6 +179,7 @@ def _out_of_reach(speaker: Speaker, link: Link) -> Speaker:
         has_absolute_volume=False,
         transport="",
         has_endpoints=True,
+        is_blocked=False,
     )
 
 

@@ -3,7 +3,7 @@
 Signals are subscribed to first, then the whole tree is read; a daemon that comes back is read
 again. Where there is no bus nothing is loaded and nothing is an error: the graph has no speakers,
 and the bus is looked for again after a while that doubles from 0.5 s to 15 s. Changes that follow
-each other closely make one snapshot.
+each other closely make one snapshot; what a search tells of strangers makes none.
 
 The object of a device is looked up for each call: an adapter that comes back has other paths.
 """
@@ -156,6 +156,7 @@ class BlueZWatcher:
 
     def _hear(self, fact: Fact) -> None:
         self.signals += 1
+        is_news = True
         match fact:
             case Owner(name=name):
                 self._owner, self._tree = name, None
@@ -164,13 +165,10 @@ class BlueZWatcher:
             case Tree(objects=objects):
                 self.trees += 1
                 self._tree = ObjectTree(objects)
-            case Added(path=path, interfaces=interfaces) if self._tree:
-                self._tree.add(path, interfaces)
-            case Removed(path=path, interfaces=interfaces) if self._tree:
-                self._tree.remove(path, interfaces)
-            case Changed() if self._tree:
-                self._tree.change(fact.path, fact.interface, fact.changed, fact.invalidated)
-        self._wake.set()
+            case _ if self._tree is not None:
+                is_news = _taken(fact, self._tree)
+        if is_news:
+            self._wake.set()
 
     def _publish(self) -> float | None:
         """Put what is known into the graph; return when to look again."""
@@ -191,6 +189,17 @@ class BlueZWatcher:
             "not reached": "the bus of BlueZ can't be reached",
         }
         log.info(words[state], bus=self._address, **facts)
+
+
+def _taken(fact: Added | Removed | Changed, tree: ObjectTree) -> bool:
+    """Take a signal into the tree and return whether it is news."""
+    match fact:
+        case Added(path=path, interfaces=interfaces):
+            return tree.add(path, interfaces)
+        case Removed(path=path, interfaces=removed):
+            return tree.remove(path, removed)
+        case Changed():
+            return tree.change(fact.path, fact.interface, fact.changed, fact.invalidated)
 
 
 def _may_exist(address: str) -> bool:

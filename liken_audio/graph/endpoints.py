@@ -36,6 +36,8 @@ ADDRESS_PROPERTY = "api.bluez5.address"
 """Property by which the session manager's Bluetooth nodes name their device."""
 HEADSET = "headset-head-unit"
 """First part of the names of the profiles that have a microphone."""
+MUSIC = ("a2dp-sink", "a2dp-duplex")
+"""First parts of the names of the profiles that play music; `duplex`: the speaker sends music, too."""
 DEVICE_PROPERTY = "audio.liken.sh.device"
 """Property by which a node that we made names its device."""
 

@@ -112,6 +112,8 @@ class Control:
     step: int = 0
     min_decibels: Decibel | None = None
     max_decibels: Decibel | None = None
+    is_silent_at_minimum: bool = False
+    """Whether the card says that its lowest value is no gain but silence."""
     items: tuple[str, ...] = ()
     channels: int = 1
     values: tuple[int, ...] | None = None
@@ -202,6 +204,8 @@ class Speaker:
     """State of its media transport: `idle`, `pending`, `active`; "" when it has none."""
     has_endpoints: bool = True
     """Whether a sound server has registered its media endpoints with the adapter."""
+    is_blocked: bool = False
+    """Whether BlueZ was told to let no connection of it come about."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -42,6 +42,23 @@ _CLEAN_SERIAL = re.compile(r"[A-Z0-9]+(?:-[A-Z0-9]+)*|[a-z0-9]+(?:-[a-z0-9]+)*")
 
 _COUNTERS = ("01234567890123456789", "0123456789abcdef0123456789abcdef", "9876543210")
 _SHORTEST_COUNTER = 4
+_BLANKS = frozenset(
+    {
+        *("default", "defaultstring", "invalid", "na", "no", "none", "noserial", "notapplicable"),
+        *(
+            "notavailable",
+            "notset",
+            "notspecified",
+            "null",
+            "sn",
+            "serial",
+            "serialno",
+            "serialnum",
+        ),
+        *("serialnumber", "string", "tobefilledbyoem", "undefined", "unknown", "unset"),
+    }
+)
+"""What makers leave in a field that they don't fill."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,11 +136,13 @@ def place_name(node: str, card: Card, pcm: Pcm) -> DeviceName:
 def has_own_serial(usb: UsbIdentity) -> bool:
     """Whether the serial's text can be this unit's own.
 
-    It can't when another node has a live device with it, when it is empty, one decimal digit repeated, a counter like `0123456789AB`, or the
-    maker's or product's own words.
+    It can't when another node has a live device with it, when it is empty, one decimal digit repeated,
+    a counter like `0123456789AB`, a blank like `None`, or the maker's or product's own words.
     """
     letters = _letters(usb.serial)
     if usb.is_elsewhere or not letters or (letters.isdecimal() and len(set(letters)) == 1):
+        return False
+    if letters in _BLANKS:
         return False
     if len(letters) >= _SHORTEST_COUNTER and any(letters in counter for counter in _COUNTERS):
         return False

@@ -11,10 +11,10 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from liken_audio.graph.endpoints import MUSIC
 from liken_audio.graph.model import BluetoothCard, NodeId, NodeSerial, Profile, Route
 from liken_audio.pipewire.values import first, integer, linear_volumes, object_of, text
 
-_A2DP_SINK = "a2dp-sink"
 _ADDRESS = re.compile(r"[0-9A-F]{2}(?::[0-9A-F]{2}){5}")
 _NO_CODEC = re.compile(r"id-[0-9a-f]+")
 _NO_LETTER = re.compile(r"[^a-z0-9]+")
@@ -85,7 +85,7 @@ def _codecs(info: Mapping[str, Any], profiles: Sequence[Profile]) -> Iterator[tu
         for codec, label in zip(flat[::2], flat[1::2], strict=False):
             name = codec_name(text(label))
             is_number = isinstance(codec, int) and not isinstance(codec, bool)
-            if name and is_number and f"{_A2DP_SINK}-{name}" not in refused:
+            if name and is_number and refused.isdisjoint(f"{music}-{name}" for music in MUSIC):
                 yield name, codec
 
 

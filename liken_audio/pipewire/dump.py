@@ -24,6 +24,7 @@ from typing import Any
 
 from liken_audio.graph.model import (
     BluetoothCard,
+    Linear,
     Node,
     NodeId,
     NodeSerial,
@@ -290,7 +291,7 @@ def _node(number: int, info: Mapping[str, Any]) -> Node:
     }
     params = object_of(info, "params")
     props, current = first(params, "Props"), first(params, "Format")
-    volumes = linear_volumes(props.get("channelVolumes"))
+    volumes = _heard_volumes(props)
     positions = _positions(current.get("position")) or _positions(properties.get("audio.position"))
     positions = positions or _positions(props.get("channelMap"))
     channels = integer(current, "channels") or integer(raw, "audio.channels")
@@ -308,6 +309,13 @@ def _node(number: int, info: Mapping[str, Any]) -> Node:
         positions=positions,
         properties=properties,
     )
+
+
+def _heard_volumes(props: Mapping[str, Any]) -> tuple[Linear, ...]:
+    """Return the channels' volumes, each times the node's `volume`: that is what is heard."""
+    volumes = linear_volumes(props.get("channelVolumes"))
+    factor = (*linear_volumes([props.get("volume")]), Linear(1.0))[0]
+    return volumes if factor == Linear(1.0) else tuple(Linear(each * factor) for each in volumes)
 
 
 def _positions(value: object) -> tuple[str, ...]:

@@ -76,7 +76,11 @@ class PipeWireWriter:
             raise OSError(errno.EINVAL, f"a volume is from 0 to 10, not {volume}", node.name)
         channels = len(node.volumes) or node.channels or 1
         values = ", ".join([f"{volume:.8f}"] * channels)
-        await self._set_audio(node, f"channelVolumes: [ {values} ]")
+        channels_alone = f"channelVolumes: [ {values} ]"
+        # PipeWire multiplies a node's channels by its `volume`, which another program may have set.
+        await self._set_audio(
+            node, channels_alone if node.route else f"volume: 1.0, {channels_alone}"
+        )
 
     async def set_mute(self, node: Node, *, is_muted: bool) -> None:
         """Mute or unmute the node."""

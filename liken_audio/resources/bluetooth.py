@@ -8,11 +8,9 @@ the headset's is left; its node is missing; its codec carries nothing.
 
 from collections.abc import Mapping
 
-from liken_audio.graph.endpoints import HEADSET, is_switched_off
+from liken_audio.graph.endpoints import HEADSET, MUSIC, is_switched_off
 from liken_audio.graph.model import BluetoothCard, Direction, Endpoint, Fault, Link, Speaker
 from liken_audio.resources.conditions import Condition, ConditionStatus, ConditionType, Reason
-
-A2DP = "a2dp-sink"
 
 _LINKS: Mapping[Link, tuple[Reason, str]] = {
     Link.NO_SERVICE: (
@@ -25,7 +23,7 @@ _LINKS: Mapping[Link, tuple[Reason, str]] = {
     ),
     Link.ADAPTER_OFF: (
         Reason.ADAPTER_OFF,
-        "the Bluetooth adapter is off; switch it on (bluetoothctl power on)",
+        "the Bluetooth adapter is off; switch it on (rfkill unblock bluetooth; bluetoothctl power on)",
     ),
     Link.UNPAIRED: (
         Reason.UNPAIRED,
@@ -37,11 +35,13 @@ _LINKS: Mapping[Link, tuple[Reason, str]] = {
     ),
 }
 
+_BLOCKED = "BlueZ has blocked it, so it can't connect; bluetoothctl unblock {}"
+
 
 def connected(endpoint: Endpoint, speaker: Speaker) -> Condition:
     """Whether the speaker is connected by radio."""
     if speaker.link is not Link.CONNECTED:
-        reason, message = _LINKS[speaker.link]
+        reason, message = _link(speaker)
         return Condition(ConditionType.CONNECTED, ConditionStatus.FALSE, reason, message)
     codec = _codec(endpoint.bluetooth)
     message = f"connected through adapter {speaker.adapter}{f', codec {codec}' if codec else ''}"
@@ -54,14 +54,14 @@ def silence(endpoint: Endpoint, speaker: Speaker, fault: Fault | None) -> tuple[
     `fault` is the one that counts; None too while a node is away too briefly to count.
     """
     if speaker.link is not Link.CONNECTED:
-        return _LINKS[speaker.link] if fault is not None else None
+        return _link(speaker) if fault is not None else None
     if fault is Fault.GRAPH_LOST:
         return None
     if fault is not None:
         return _missing(endpoint, speaker)
     node = endpoint.node
     if endpoint.direction is Direction.PLAYBACK and node and node.state == "running":
-        is_a2dp = node.properties.get("api.bluez5.profile", "").startswith(A2DP)
+        is_a2dp = node.properties.get("api.bluez5.profile", "").startswith(MUSIC)
         if is_a2dp and not speaker.transport:
             return _dead(endpoint, "no transport carries its sound")
     return None
@@ -90,6 +90,13 @@ def remark(endpoint: Endpoint) -> tuple[Reason, str] | None:
     return None
 
 
+def _link(speaker: Speaker) -> tuple[Reason, str]:
+    reason, message = _LINKS[speaker.link]
+    if speaker.link is Link.AWAY and speaker.is_blocked:
+        message = _BLOCKED.format(speaker.address)
+    return reason, message
+
+
 def _missing(endpoint: Endpoint, speaker: Speaker) -> tuple[Reason, str]:
     card = endpoint.bluetooth
     if card is None:
@@ -100,7 +107,8 @@ def _missing(endpoint: Endpoint, speaker: Speaker) -> tuple[Reason, str]:
         return Reason.NO_NODE, "it is connected without its headset profile: no microphone now"
     if not _has_a2dp(card):
         return Reason.HEADSET_ONLY, (
-            "it offers its headset profile only, no music (A2DP); switch it off and on again"
+            "it offers its headset profile only, no music (A2DP); the agent has music connected,"
+            " three times at most; else switch it off and on again"
         )
     if card.profile in {"", "off"}:
         return Reason.PROFILE_OFF, "its profile is off; the agent switches it on"
@@ -117,8 +125,8 @@ def _without_device(speaker: Speaker) -> tuple[Reason, str]:
             " WirePlumber restarted, or restart the pod of the agent"
         )
     return Reason.NO_NODE, (
-        "it is connected without sound: PipeWire has no device for it; disconnect and connect it"
-        " again (bluetoothctl)"
+        "it is connected without sound: PipeWire has no device for it; the agent has sound connected,"
+        " three times at most; else disconnect and connect it again (bluetoothctl)"
     )
 
 
@@ -135,4 +143,4 @@ def _codec(card: BluetoothCard | None) -> str:
 
 
 def _has_a2dp(card: BluetoothCard) -> bool:
-    return any(each.is_available and each.name.startswith(A2DP) for each in card.profiles)
+    return any(each.is_available and each.name.startswith(MUSIC) for each in card.profiles)

@@ -1,12 +1,15 @@
 """What to do for paired speakers, without being asked by a write: call them, repair what is known to help.
 
 Pure: endpoints, wishes and the memory of earlier tries give actions, and the memory to come back
-with. Three things are done, each with tries that lie further apart and are few where they hurt:
+with. Four things are done, each with tries that lie further apart and are few where they hurt:
 
 - A speaker whose Sink says `connect` is called while it is away: after 5 s, twice as long each
   time, 5 minutes at most, for ever; one call at a time, since a radio that pages does nothing else.
 - A speaker that is connected with its profile off, or left in its headset's profile by a claim of
   the microphone that has ended, is switched to music: three times for a connection.
+- A speaker that is connected without sound, or without music (BlueZ connects each profile once, and
+  never what failed then), is called as it is, which connects what is missing: three times, 10 s to
+  40 s apart. It isn't disconnected for that: some switch themselves off then.
 - A sound server whose endpoints are lost is restarted once that has lasted 10 s: three times, 30 s
   to 2 minutes apart, no more until endpoints have been there for 10 minutes.
 
@@ -16,7 +19,7 @@ Nothing is done about what PipeWire says while PipeWire is lost.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from liken_audio.graph.endpoints import HEADSET
+from liken_audio.graph.endpoints import HEADSET, MUSIC
 from liken_audio.graph.model import (
     BluetoothCard,
     Direction,
@@ -31,13 +34,14 @@ MOST_CONNECT_SECONDS = 300.0
 PROFILE_SECONDS = 3.0
 """How long a wrong profile must last: the session manager chooses one itself on connecting."""
 MOST_PROFILE_TRIES = 3
+SILENT_SECONDS = 10.0
+"""How long a connected speaker must be without sound: a sound server needs a while to find it."""
+MOST_SILENT_TRIES = 3
 LOST_SECONDS = 10.0
 """How long endpoints must be missing: a sound server that starts has none for a few seconds."""
 RESTART_SECONDS = 30.0
 MOST_RESTARTS = 3
 FORGIVEN_SECONDS = 600.0
-
-_A2DP = "a2dp-sink"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +56,7 @@ class Wish:
 
 @dataclass(frozen=True, slots=True)
 class Connect:
-    """Call a speaker."""
+    """Call a speaker; one that is connected, for the profiles that aren't."""
 
     address: str
 
@@ -93,6 +97,7 @@ class Memory:
 
     calls: Mapping[str, Tries] = field(default_factory=dict)
     profiles: Mapping[str, Tries] = field(default_factory=dict)
+    silent: Mapping[str, Tries] = field(default_factory=dict)
     restarts: Tries | None = None
     registered_at: float | None = None
     """Since when the endpoints are there again."""
@@ -124,21 +129,23 @@ def plan(
         if each.card.speaker and each.direction is Direction.PLAYBACK
     }
     calls, connects = _calls(sinks, wishes, memory, now)
-    profiles = memory.profiles
+    profiles, silent = memory.profiles, memory.silent
     restarted = memory
     switches: tuple[Action, ...] = ()
     restarts: tuple[Action, ...] = ()
     if not is_graph_lost:
         profiles, switches = _profiles(sinks, wishes, memory.profiles, now)
         restarted, restarts = _restarts(sinks, memory, now)
-    after = replace(restarted, calls=calls, profiles=profiles)
+        if not connects:
+            silent, connects = _silent(sinks, wishes, memory, now)
+    after = replace(restarted, calls=calls, profiles=profiles, silent=silent)
     return Plan((*restarts, *switches, *connects), after, _next_look(after, now))
 
 
 def best_music(card: BluetoothCard) -> Profile | None:
     """Return the profile to play music with, None if it offers none now."""
-    found = [each for each in card.profiles if each.is_available and each.name.startswith(_A2DP)]
-    return next(iter(found), None)
+    found = [each for each in card.profiles if each.is_available and each.name.startswith(MUSIC)]
+    return min(found, key=lambda each: not each.name.startswith(MUSIC[0]), default=None)
 
 
 def best_headset(card: BluetoothCard) -> Profile | None:
@@ -156,7 +163,7 @@ def _calls(
     after = {}
     due = []
     for address, endpoint in sinks.items():
-        if not wishes.get(address, Wish()).is_connected or _link(endpoint) is not Link.AWAY:
+        if not wishes.get(address, Wish()).is_connected or not _is_to_be_had(endpoint):
             continue
         after[address] = memory.calls.get(address) or Tries(next_at=now + CONNECT_SECONDS)
         if after[address].next_at <= now:
@@ -168,6 +175,37 @@ def _calls(
     delay = min(MOST_CONNECT_SECONDS, CONNECT_SECONDS * 2.0 ** min(count - 1, 20))
     after[first] = Tries(count, now + delay)
     return after, (Connect(first),)
+
+
+def _silent(
+    sinks: Mapping[str, Endpoint],
+    wishes: Mapping[str, Wish],
+    memory: Memory,
+    now: float,
+) -> tuple[dict[str, Tries], tuple[Action, ...]]:
+    after = {}
+    due = []
+    for address, endpoint in sinks.items():
+        if not _is_silent(endpoint, wishes.get(address, Wish())):
+            continue
+        tries = memory.silent.get(address) or Tries(next_at=now + SILENT_SECONDS)
+        after[address] = tries
+        if tries.next_at <= now and tries.count < MOST_SILENT_TRIES:
+            due.append(address)
+    if not due or memory.is_calling:
+        return after, ()
+    first = min(due, key=lambda address: (after[address].next_at, address))
+    count = after[first].count + 1
+    after[first] = Tries(count, now + SILENT_SECONDS * 2.0**count)
+    return after, (Connect(first),)
+
+
+def _is_silent(endpoint: Endpoint, wish: Wish) -> bool:
+    """Whether the speaker is connected and PipeWire has no device for it, or one without music."""
+    speaker, card = endpoint.card.speaker, endpoint.bluetooth
+    if speaker is None or speaker.link is not Link.CONNECTED or not speaker.has_endpoints:
+        return False
+    return card is None or (best_music(card) is None and not wish.has_microphone)
 
 
 def _profiles(
@@ -243,10 +281,15 @@ def _next_look(memory: Memory, now: float) -> float | None:
     moments += [
         tries.next_at for tries in memory.profiles.values() if tries.count < MOST_PROFILE_TRIES
     ]
+    moments += [
+        tries.next_at for tries in memory.silent.values() if tries.count < MOST_SILENT_TRIES
+    ]
     if memory.restarts is not None and memory.restarts.count < MOST_RESTARTS:
         moments.append(memory.restarts.next_at)
     return min((moment for moment in moments if moment > now), default=None)
 
 
-def _link(endpoint: Endpoint) -> Link | None:
-    return endpoint.card.speaker.link if endpoint.card.speaker else None
+def _is_to_be_had(endpoint: Endpoint) -> bool:
+    """Whether it is away, and a call may bring it."""
+    speaker = endpoint.card.speaker
+    return speaker is not None and speaker.link is Link.AWAY and not speaker.is_blocked

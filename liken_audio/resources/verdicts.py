@@ -3,10 +3,10 @@
 Each message says what is the case and the next step; `kubectl describe` alone should be enough.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from liken_audio.graph.model import Connection, ControlType, Direction, Endpoint, Fault
+from liken_audio.graph.model import Connection, Control, ControlType, Direction, Endpoint, Fault
 from liken_audio.resources import bluetooth
 from liken_audio.resources.conditions import Condition, ConditionStatus, ConditionType, Reason
 from liken_audio.resources.controls import keyed
@@ -14,10 +14,12 @@ from liken_audio.resources.v1alpha1 import Observed, RejectedField, Spec
 
 _SCREENS = (Connection.HDMI, Connection.DISPLAYPORT)
 
-_SERIES_SWITCHES = ("Master", "PCM", "IEC958", "Digital", "Speaker+LO")
-"""Switches that all sound of an output passes: one that is off makes silence."""
-_PARALLEL_SWITCHES = ("Headphone", "Headset", "Speaker", "Front", "Line Out", "Bass Speaker")
-"""Switches of one plug each: silence is only when all of them are off."""
+_SERIES = ("", "Master", "PCM", "IEC958", "Digital", "Speaker+LO")
+"""Controls that all sound of an output passes: a switch that is off, a volume at its lowest is silence."""
+_PARALLEL = ("Headphone", "Headset", "Speaker", "Front", "Line Out", "Bass Speaker")
+"""Controls of one plug each: silence is only when all of them are so."""
+_UNHEARD = -50.0
+"""A volume whose lowest step has this gain, or less, is not heard there by anybody."""
 
 
 def connected(endpoint: Endpoint, fault: Fault | None) -> Condition:
@@ -141,6 +143,15 @@ def _silence(
         return _fault(endpoint, fault)
     if observed.is_muted:
         return Reason.MUTED, _muted(spec)
+    silence = _turned_down(endpoint, observed)
+    if silence is not None:
+        return silence
+    what = "played" if endpoint.direction is Direction.PLAYBACK else "recorded"
+    return Reason.READY, f"a stream can be {what}"
+
+
+def _turned_down(endpoint: Endpoint, observed: Observed) -> tuple[Reason, str] | None:
+    """Say which switch or volume, of the card or PipeWire's, lets nothing through."""
     switch = silent_switch(endpoint)
     if switch:
         return Reason.SWITCH_OFF, (
@@ -148,8 +159,13 @@ def _silence(
         )
     if observed.volume == 0:
         return Reason.VOLUME_ZERO, "the volume is 0; set spec.volume"
-    what = "played" if endpoint.direction is Direction.PLAYBACK else "recorded"
-    return Reason.READY, f"a stream can be {what}"
+    volume = silent_volume(endpoint)
+    if volume:
+        return Reason.VOLUME_ZERO, (
+            f"the card's volume {volume!r} is at its lowest, where nothing is heard;"
+            f" set spec.controls[{volume!r}] (its range: status.capabilities)"
+        )
+    return None
 
 
 def _muted(spec: Spec) -> str:
@@ -185,21 +201,55 @@ def _no_node(endpoint: Endpoint) -> str:
 
 def silent_switch(endpoint: Endpoint) -> str | None:
     """Key of the mixer switch that keeps all sound of this endpoint away, None if there is none."""
-    suffix = " Playback Switch"
-    if endpoint.direction is Direction.CAPTURE:
-        suffix = "Capture Switch"
-    states = {
-        key: any(control.values)
-        for key, control in keyed(endpoint.controls).items()
-        if control.type is ControlType.BOOLEAN and control.values
-        if control.name.endswith(suffix)
+    switches = _loudness(endpoint, "Switch", ControlType.BOOLEAN)
+    return _silent(
+        {key: (part, not any(one.values or ())) for key, (part, one) in switches.items()}
+    )
+
+
+def silent_volume(endpoint: Endpoint) -> str | None:
+    """Key of the mixer volume that does so, since nobody has set it since the card came up."""
+    volumes = _loudness(endpoint, "Volume", ControlType.INTEGER)
+    return _silent({key: (part, _is_unheard(one)) for key, (part, one) in volumes.items()})
+
+
+def _loudness(endpoint: Endpoint, word: str, kind: ControlType) -> dict[str, tuple[str, Control]]:
+    """Return what it has of the loudness chain, by key: which part of the chain it is, and the control.
+
+    Of several with one name (a card with two converters has `Capture Switch` twice) the one whose index
+    is the PCM's own place among the card's counts alone, where there is such a one.
+    """
+    is_sink = endpoint.direction is Direction.PLAYBACK
+    suffix = f" Playback {word}" if is_sink else f"Capture {word}"
+    place = sum(
+        pcm.direction is endpoint.direction and pcm.device < endpoint.pcm.device
+        for pcm in endpoint.card.pcms
+    )
+    found = {
+        key: one
+        for key, one in keyed(endpoint.controls).items()
+        if one.type is kind and one.values and one.name.endswith(suffix)
     }
-    parts = {key: key.split(suffix)[0].strip() for key in states}
-    series = [key for key, part in parts.items() if part in ("", *_SERIES_SWITCHES)]
-    off = [key for key in series if not states[key]]
-    if off:
-        return off[0]
-    parallel = [key for key, part in parts.items() if part in _PARALLEL_SWITCHES]
-    if parallel and not any(states[key] for key in parallel):
-        return parallel[0]
-    return None
+    placed = {one.name for one in found.values() if one.index == place}
+    return {
+        key: (one.name.removesuffix(suffix).strip(), one)
+        for key, one in found.items()
+        if one.index == place or one.name not in placed
+    }
+
+
+def _is_unheard(control: Control) -> bool:
+    """Whether it is at its lowest on all channels, and that is known to be as good as silence."""
+    lowest = control.min_decibels
+    is_silence = control.is_silent_at_minimum or (lowest is not None and lowest <= _UNHEARD)
+    is_lowest = max(control.values or (control.maximum,)) <= control.minimum < control.maximum
+    return is_silence and is_lowest and not control.is_inactive
+
+
+def _silent(controls: Mapping[str, tuple[str, bool]]) -> str | None:
+    """Key of the control that makes silence, of controls as (part of the chain, whether silent)."""
+    series = [key for key, (part, is_silent) in controls.items() if is_silent and part in _SERIES]
+    if series:
+        return series[0]
+    parallel = {key: silent for key, (part, silent) in controls.items() if part in _PARALLEL}
+    return next(iter(parallel)) if parallel and all(parallel.values()) else None

@@ -133,6 +133,19 @@ async def test_the_volume_of_all_channels_is_set(stack: SoundStack, workspace: P
             await until(lambda: named(graph, "volume")[0].volumes == (1.953125, 1.953125))
 
 
+async def test_a_volume_that_another_program_set_beside_the_channels_is_seen_and_undone(
+    stack: SoundStack, workspace: Path
+) -> None:
+    writer = PipeWireWriter(str(stack.remote))
+    async with followed(stack) as graph:
+        node = await made(graph, writer, "beside")
+        async with played(stack, graph, workspace, "beside"):
+            stack.run("pw-cli", "set-param", str(node.id), "Props", "{ volume: 4.0 }")
+            await until(lambda: named(graph, "beside")[0].volumes == (4.0, 4.0))
+            await writer.set_volume(named(graph, "beside")[0], Linear(0.125))
+            await until(lambda: named(graph, "beside")[0].volumes == (0.125, 0.125))
+
+
 async def test_a_node_is_muted_and_unmuted(stack: SoundStack, workspace: Path) -> None:
     writer = PipeWireWriter(str(stack.remote))
     async with followed(stack) as graph:

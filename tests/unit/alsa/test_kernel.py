@@ -157,11 +157,39 @@ def test_gains_are_those_of_the_controls_ends(
     assert kernel.gains(data, minimum, maximum) == (lowest, highest)
 
 
+@pytest.mark.parametrize(
+    ("data", "is_silent"),
+    [
+        pytest.param(tlv(1, 8, -6525, 75), False, id="scale"),
+        pytest.param(tlv(1, 8, -4650, 150 | 0x10000), True, id="scale-that-mutes"),
+        pytest.param(tlv(4, 8, -2837, 0), False, id="both-ends"),
+        pytest.param(tlv(5, 8, -2837, 0), True, id="both-ends-and-mute"),
+        pytest.param(tlv(2, 8, -9_999_999, 600), True, id="linear-from-nothing"),
+        pytest.param(tlv(0, 16, 1, 8, -4650, 150 | 0x10000), True, id="in-a-container"),
+        pytest.param(
+            tlv(3, 48, 0, 9, 1, 8, -5000, 100 | 0x10000, 10, 50, 1, 8, -4000, 50),
+            True,
+            id="first-of-several-ranges",
+        ),
+        pytest.param(
+            tlv(3, 48, 0, 9, 1, 8, -5000, 100, 10, 50, 1, 8, -4000, 50 | 0x10000),
+            False,
+            id="not-the-first-range",
+        ),
+        pytest.param(b"", False, id="none"),
+        pytest.param(tlv(1, 8, -5100), False, id="cut"),
+    ],
+)
+def test_whether_the_lowest_value_is_silence(data: bytes, is_silent: bool) -> None:
+    assert kernel.is_silent_at_minimum(data, 0, 50) is is_silent
+
+
 @pytest.mark.parametrize("length", range(0, 40, 3))
 def test_no_tlv_data_of_any_length_raises(length: int) -> None:
     for kind in (0, 1, 2, 3, 4, 5, 0x101):
         data = tlv(kind, 24, 0, 9, 1, 8, 5, 6)[:length]
         kernel.gains(data, 0, 10)
+        kernel.is_silent_at_minimum(data, 0, 10)
         kernel.channel_maps(data)
 
 

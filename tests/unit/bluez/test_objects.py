@@ -126,3 +126,39 @@ def test_of_two_transports_the_one_that_plays_is_shown() -> None:
     tree.add(f"{PATH}/sep1/fd0", {TRANSPORT: {"State": "idle"}})
     tree.add(f"{PATH}/sep2/fd1", {TRANSPORT: {"State": "active"}})
     assert tree.devices()[0].transport == "active"
+
+
+def test_what_a_search_tells_of_strangers_is_no_news() -> None:
+    stranger = "/org/bluez/hci0/dev_02_00_00_00_00_09"
+    tree = ObjectTree(recorded("2-playing"))
+    seen = {"Address": "02:00:00:00:00:09", "AddressType": "random", "Paired": False, "RSSI": -60}
+    assert not tree.add(stranger, {DEVICE: seen, "org.freedesktop.DBus.Properties": {}})
+    assert not tree.change(stranger, DEVICE, {"RSSI": -71, "ManufacturerData": {6: b"x"}}, [])
+    assert not tree.change(stranger, DEVICE, {"Name": "TV", "Alias": "TV"}, ["TxPower"])
+    assert not tree.change("/org/bluez/hci0", "org.bluez.Adapter1", {"Discovering": True}, [])
+    assert not tree.change(PATH, DEVICE, {"RSSI": -50, "ServicesResolved": True}, [])
+    assert not tree.remove("/org/bluez/hci0/dev_02_00_00_00_00_08", [DEVICE])
+    assert tree.change(stranger, DEVICE, {"Paired": True}, [])
+    assert tree.remove(stranger, [DEVICE])
+
+
+def test_what_is_told_of_a_paired_device_is_news_once() -> None:
+    tree = ObjectTree(recorded("2-playing"))
+    for _ in range(2):
+        tree.change(PATH, DEVICE, {"Alias": "Bath"}, [])
+    assert not tree.change(PATH, DEVICE, {"Alias": "Bath"}, [])
+    assert tree.change(PATH, DEVICE, {"Paired": False}, [])
+    assert tree.change(PATH, DEVICE, {"Paired": True}, [])
+    assert tree.add(PATH, {BATTERY: {"Percentage": 80}})
+    assert not tree.add(PATH, {BATTERY: {"Percentage": 80, "Source": "HFP"}})
+    assert tree.remove(PATH, [BATTERY])
+    assert tree.change("/org/bluez/hci0", "org.bluez.Adapter1", {"Powered": False}, [])
+
+
+def test_each_device_has_the_transports_below_it_alone() -> None:
+    tree = ObjectTree({})
+    for number, state in ((1, "idle"), (10, "active")):
+        path = f"/org/bluez/hci0/dev_{number}"
+        tree.add(path, {DEVICE: {"Address": f"02:00:00:00:00:{number:02}", "Paired": True}})
+        tree.add(f"{path}/sep1/fd0", {TRANSPORT: {"State": state}})
+    assert [each.transport for each in tree.devices()] == ["idle", "active"]

@@ -3,6 +3,8 @@
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from liken_audio.bluez.objects import ObjectTree
 from liken_audio.bluez.speakers import UNPAIRED_SECONDS, Speakers, best_path
@@ -201,6 +203,12 @@ def test_it_has_a_microphone_once_both_sides_offer_a_headset_profile() -> None:
     assert len(card.pcms) == 2, "a sound server that restarts takes no microphone away"
 
 
+def test_a_blocked_one_is_said_to_be() -> None:
+    blocked = look(Speakers(), adapter(), device(Connected=False, Blocked=True))
+    assert only(blocked).is_blocked
+    assert not only(look(Speakers(), adapter(), device(Connected=False))).is_blocked
+
+
 def test_a_name_once_told_is_kept() -> None:
     speakers = Speakers()
     look(speakers, adapter(), device())
@@ -221,3 +229,62 @@ def test_of_what_is_out_of_reach_no_battery_and_no_transport_is_told() -> None:
 def test_what_is_not_paired_has_no_path() -> None:
     assert best_path(ObjectTree(adapter() | device(Paired=False)), ADDRESS) is None
     assert best_path(ObjectTree({}), ADDRESS) is None
+
+
+_PATHS = st.sampled_from(
+    [
+        *("/org/bluez/hci0", "/org/bluez/hci1", "/org/bluez/hci0/dev_02_00_00_00_00_01"),
+        *(
+            "/org/bluez/hci0/dev_02_00_00_00_00_01/sep1/fd0",
+            "/org/bluez/hci1/dev_02_00_00_00_00_01",
+        ),
+        "/org/bluez/hci0/dev_02_00_00_00_00_02",
+    ]
+)
+_PROPERTIES: dict[str, st.SearchStrategy[dict[str, Any]]] = {
+    "org.bluez.Adapter1": st.fixed_dictionaries(
+        {"Address": st.sampled_from(["02:00:00:00:10:00", "02:00:00:00:10:01"])},
+        optional={"Powered": st.booleans(), "UUIDs": st.lists(st.sampled_from([A2DP, GATEWAY]))},
+    ),
+    "org.bluez.Device1": st.fixed_dictionaries(
+        {"Address": st.sampled_from([ADDRESS, "02:00:00:00:00:02"])},
+        optional={
+            "Paired": st.booleans(),
+            "Blocked": st.booleans(),
+            "Connected": st.booleans(),
+            "Alias": st.sampled_from(["", "Bath"]),
+            "RSSI": st.integers(-90, -30),
+            "UUIDs": st.lists(st.sampled_from([A2DP, HANDSFREE])),
+        },
+    ),
+    "org.bluez.Battery1": st.fixed_dictionaries({"Percentage": st.integers(0, 100)}),
+    "org.bluez.MediaTransport1": st.fixed_dictionaries(
+        {"State": st.sampled_from(["idle", "active"])}, optional={"Volume": st.integers(0, 127)}
+    ),
+    "org.bluez.MediaControl1": st.fixed_dictionaries({"Connected": st.booleans()}),
+}
+_INTERFACES = st.sampled_from(list(_PROPERTIES))
+
+
+@given(st.data())
+def test_what_is_no_news_changes_nothing_that_is_published(data: st.DataObject) -> None:
+    tree, speakers = ObjectTree({**adapter(), **device()}), Speakers()
+    shown = speakers.look(tree, 0.0)
+    for _ in range(data.draw(st.integers(1, 12))):
+        path, interface = data.draw(_PATHS), data.draw(_INTERFACES)
+        properties = data.draw(_PROPERTIES[interface])
+        match data.draw(st.sampled_from(["add", "remove", "change"])):
+            case "add":
+                is_news = tree.add(path, {interface: properties})
+            case "remove":
+                is_news = tree.remove(path, [interface])
+            case _:
+                is_news = tree.change(
+                    path,
+                    interface,
+                    properties,
+                    data.draw(st.lists(st.sampled_from(["Paired", "Volume"]))),
+                )
+        after = speakers.look(tree, 0.0)
+        assert is_news or after == shown
+        shown = after

@@ -30,7 +30,12 @@ from liken_audio.graph.model import (
     Speaker,
 )
 from liken_audio.resources.conditions import Transition
-from liken_audio.resources.speakers import CONNECT_SECONDS, LOST_SECONDS, PROFILE_SECONDS
+from liken_audio.resources.speakers import (
+    CONNECT_SECONDS,
+    LOST_SECONDS,
+    MOST_SILENT_TRIES,
+    PROFILE_SECONDS,
+)
 from tests.builders import (
     SPEAKER_ADDRESS,
     SPEAKER_NAME,
@@ -57,6 +62,8 @@ class Radio(FakeHardware):
         self.connects: list[float] = []
         self.restarts: list[float] = []
         self.is_off = False
+        self.is_deaf = False
+        """PipeWire gets no device of what is connected."""
         self._serial = 100
 
     async def set_codec(self, card: BluetoothCard, codec: str) -> None:
@@ -85,6 +92,8 @@ class Radio(FakeHardware):
         if self.is_off:
             raise OSError(f"{address}: br-connection-page-timeout")
         self._graph.replace(Source.BLUEZ, CardsSnapshot((speaker_card(),)))
+        if not self.is_deaf:
+            self._show(bluetooth_card(), self._new_node())
 
     async def restart(self) -> None:
         self.restarts.append(asyncio.get_running_loop().time())
@@ -286,6 +295,22 @@ async def test_a_declared_connection_is_made_and_kept() -> None:
         world.show(its=speaker(link=Link.AWAY))
         await asyncio.sleep(CONNECT_SECONDS + 1)
         assert len(world.radio.connects) == 2
+
+
+async def test_one_that_is_connected_without_sound_is_called_a_few_times_and_let_be() -> None:
+    world = World()
+    world.radio.is_deaf = True
+    world.show()
+    async with running(world):
+        await asyncio.sleep(86_400)
+        assert len(world.radio.connects) == MOST_SILENT_TRIES
+        world.show(speaker_node(), card=bluetooth_card())
+        await asyncio.sleep(1)
+        world.radio.is_deaf = False
+        world.show()
+        await asyncio.sleep(60)
+    assert len(world.radio.connects) == MOST_SILENT_TRIES + 1
+    assert world.codec == "sbc"
 
 
 async def test_a_speaker_that_is_off_is_not_stormed() -> None:

@@ -75,6 +75,71 @@ def test_real_monitors_are_read_as_they_are(
     assert eld.speakers[0] == "FL/FR"
 
 
+def test_a_real_monitor_with_two_lpcm_descriptors_takes_what_the_wider_one_says() -> None:
+    eld = known(recorded("dell-p1917s"))
+    assert monitor_id(eld) == "del-d093-dell-p1917s"
+    assert (eld.lpcm_channels, eld.lpcm_max_rate_hz) == (6, 192_000)
+    assert eld.speakers == ("FL/FR", "LFE", "FC", "RL/RR")
+
+
+LPCM_2, LPCM_8, AC3, DTS = b"\x09\x7f\x07", b"\x0f\x7f\x07", b"\x15\x07\x50", b"\x3d\x07\xc0"
+
+
+@pytest.mark.parametrize(
+    ("maker", "product", "name", "descriptors", "speakers", "identity", "channels", "places"),
+    [
+        pytest.param(
+            *(0x104D, 0x101E, b"SHARP HDMI", b"\x09\x07\x01", 0x01),
+            *("shp-101e-sharp-hdmi", 2, "FL/FR"),
+            id="tv",
+        ),
+        pytest.param(
+            *(0x2F41, 0, b"SC-57\n       ", LPCM_2 + LPCM_8 + AC3 + DTS, 0x4F),
+            *("pio-0000-sc-57", 8, "FL/FR LFE FC RL/RR RLC/RRC"),
+            id="receiver-whose-second-lpcm-is-wider",
+        ),
+        pytest.param(
+            *(0xEE11, 0x1C, b"DENON-AVAMP", LPCM_8 + 6 * AC3, 0x5F),
+            *("don-001c-denon-avamp", 8, "FL/FR LFE FC RL/RR RC RLC/RRC"),
+            id="receiver",
+        ),
+        pytest.param(
+            *(0x6D1E, 1, b"LG TV", DTS + AC3 + LPCM_2, 0x01),
+            *("gsm-0001-lg-tv", 2, "FL/FR"),
+            id="tv-whose-lpcm-comes-last",
+        ),
+        pytest.param(*(0, 0, b"", LPCM_2, 0x01), *("", 2, "FL/FR"), id="neither-name-nor-maker"),
+        pytest.param(
+            *(0x6D1E, 1, b"TV", LPCM_2, 0x7E),
+            *("gsm-0001-tv", 2, "LFE FC RL/RR RC FLC/FRC RLC/RRC"),
+            id="tv-that-lists-no-front-speakers",
+        ),
+    ],
+)
+def test_what_the_kernels_text_says_of_monitors_is_said_of_their_blocks(
+    maker: int,
+    product: int,
+    name: bytes,
+    descriptors: bytes,
+    speakers: int,
+    identity: str,
+    channels: int,
+    places: str,
+) -> None:
+    """The kernel prints maker and product as numbers of two bytes, the lower one first."""
+    eld = known(
+        block(
+            maker=maker.to_bytes(2, "little"),
+            product=product.to_bytes(2, "little"),
+            name=name,
+            descriptors=descriptors,
+            speakers=speakers,
+        )
+    )
+    assert monitor_id(eld) == identity
+    assert (eld.lpcm_channels, " ".join(eld.speakers)) == (channels, places)
+
+
 def test_a_name_that_ends_with_a_line_feed_and_spaces_is_cleaned() -> None:
     """U53: NVIDIA leaves the EDID's padding in, and 59 zero bytes after the block."""
     eld = known(recorded("nvidia-samsung"))

@@ -105,6 +105,15 @@ def test_a_codec_whose_profile_is_not_available_is_not_offered() -> None:
     assert found.profiles[2] == Profile(index=2, name="a2dp-sink-ldac", is_available=False)
 
 
+def test_the_codecs_of_a_duplex_profile_are_judged_by_it() -> None:
+    profiles = [
+        {"index": 1, "name": "a2dp-duplex", "available": "yes"},
+        {"index": 2, "name": "a2dp-duplex-ldac", "available": "no"},
+    ]
+    found = card(EnumProfile=profiles, PropInfo=codecs(1, "SBC", 32, "LDAC"))
+    assert found.codecs == (("sbc", 1),)
+
+
 def test_the_profile_is_the_params_and_never_the_propertys() -> None:
     assert card(Profile=[{"index": 1, "name": "a2dp-sink"}]).profile == "a2dp-sink"
     assert card().profile == ""

@@ -377,6 +377,27 @@ def test_volumes_are_linear_and_one_for_a_channel() -> None:
     assert len(speaker.volumes) == 2
 
 
+@pytest.mark.parametrize(
+    ("volume", "heard"),
+    [
+        pytest.param("1.0", (0.5, 0.25), id="as-it-is"),
+        pytest.param("4.0", (2.0, 1.0), id="another-program-went-around-the-channels"),
+        pytest.param("0.0", (0.0, 0.0), id="silence"),
+        pytest.param("nan", (0.5, 0.25), id="no-volume"),
+        pytest.param('"x"', (0.5, 0.25), id="no-number"),
+    ],
+)
+def test_a_nodes_channels_are_heard_times_its_volume(
+    volume: str, heard: tuple[float, float]
+) -> None:
+    params = f'{{"Props": [{{"volume": {volume}, "channelVolumes": [0.5, 0.25]}}]}}'
+    info = f'{{"props": {{"node.name": "a"}}, "params": {params}}}'
+    printed = f'[{{"id": 40, "type": "PipeWire:Interface:Node", "info": {info}}}]'
+    snapshot = DumpParser().feed(printed.encode())
+    assert snapshot is not None
+    assert snapshot.nodes[0].volumes == heard
+
+
 def test_volumes_that_were_never_announced_are_unknown() -> None:
     """U20: a suspended adapter prints an empty list."""
     assert only(pretty(with_volume())).volumes == ()

@@ -28,7 +28,7 @@ def without_node(**card: Any) -> Endpoint:
     ("link", "reason", "step"),
     [
         pytest.param(Link.AWAY, Reason.DISCONNECTED, "switch it on nearby", id="off"),
-        pytest.param(Link.ADAPTER_OFF, Reason.ADAPTER_OFF, "power on", id="adapter-off"),
+        pytest.param(Link.ADAPTER_OFF, Reason.ADAPTER_OFF, "rfkill unblock", id="adapter-off"),
         pytest.param(Link.NO_ADAPTER, Reason.NO_ADAPTER, "plug it in", id="no-adapter"),
         pytest.param(Link.NO_SERVICE, Reason.BLUETOOTH_LOST, "bluetoothd", id="no-service"),
         pytest.param(Link.UNPAIRED, Reason.UNPAIRED, "pair it again", id="unpaired"),
@@ -42,6 +42,15 @@ def test_where_the_way_ends_is_said_with_the_next_step(
     assert (condition.status, condition.reason) == (ConditionStatus.FALSE, reason)
     assert step in condition.message
     assert reason_of(its, Fault.UNPLUGGED) is reason
+
+
+def test_a_blocked_one_says_how_it_is_unblocked() -> None:
+    blocked = speaker(link=Link.AWAY, is_blocked=True)
+    its = speaker_endpoint(blocked, node=None, bluetooth=None, fault=Fault.UNPLUGGED)
+    condition = connected(its, blocked)
+    assert condition.reason is Reason.DISCONNECTED
+    assert f"bluetoothctl unblock {blocked.address}" in condition.message
+    assert ready(its, Fault.UNPLUGGED, Spec(), Observed()).message == condition.message
 
 
 def test_a_connected_one_says_by_which_adapter_and_with_which_codec() -> None:
@@ -92,6 +101,18 @@ def test_a_node_that_plays_without_a_transport_carries_nothing() -> None:
     assert reason_of(alive, None) is Reason.READY
     idle = speaker_endpoint(speaker(transport=""), node=speaker_node(state="suspended"))
     assert reason_of(idle, None) is Reason.READY
+
+
+def test_a_speaker_that_sends_music_too_plays_music() -> None:
+    duplex = Profile(index=5, name="a2dp-duplex-sbc")
+    card = bluetooth_card(profile=duplex.name, profiles=(OFF, duplex, HEADSET))
+    playing = speaker_node(state="running", properties={"api.bluez5.profile": "a2dp-duplex"})
+    alive = speaker_endpoint(speaker(transport="active"), node=playing, bluetooth=card)
+    assert reason_of(alive, None) is Reason.READY
+    dead = replace(alive, card=speaker_endpoint(speaker(transport="")).card)
+    assert reason_of(dead, None) is Reason.CODEC_DEAD
+    off = speaker_endpoint(node=None, bluetooth=replace(card, profile="off"))
+    assert reason_of(off) is Reason.PROFILE_OFF
 
 
 def test_telephone_quality_is_ready_and_said() -> None:

@@ -4,6 +4,8 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
+import pytest
+
 from liken_audio.graph.model import Endpoint, Link, NodeSerial, Profile
 from liken_audio.resources.speakers import (
     CONNECT_SECONDS,
@@ -12,7 +14,9 @@ from liken_audio.resources.speakers import (
     MOST_CONNECT_SECONDS,
     MOST_PROFILE_TRIES,
     MOST_RESTARTS,
+    MOST_SILENT_TRIES,
     PROFILE_SECONDS,
+    SILENT_SECONDS,
     Action,
     Connect,
     Memory,
@@ -81,6 +85,7 @@ def test_nobody_is_called_who_need_not_be() -> None:
     for endpoint, wishes in [
         (away(), {}),
         (speaker_endpoint(), KEPT),
+        (away(is_blocked=True), KEPT),
         (speaker_endpoint(speaker(link=Link.ADAPTER_OFF), bluetooth=None), KEPT),
         (speaker_endpoint(speaker(link=Link.UNPAIRED), bluetooth=None), KEPT),
         (speaker_endpoint(speaker(link=Link.NO_SERVICE), bluetooth=None), KEPT),
@@ -112,6 +117,53 @@ def test_one_is_called_at_a_time_and_each_has_its_turn() -> None:
     assert run.at(10_000.0, *both, wishes=wishes) == []
 
 
+@pytest.mark.parametrize(
+    "silent",
+    [
+        pytest.param(speaker_endpoint(node=None, bluetooth=None), id="no-device-in-pipewire"),
+        pytest.param(with_profile("off", OFF, HEADSET), id="headset-only-and-off"),
+        pytest.param(with_profile("headset-head-unit", OFF, HEADSET), id="headset-only"),
+        pytest.param(
+            with_profile("off", OFF, replace(A2DP, is_available=False), HEADSET),
+            id="music-not-available",
+        ),
+    ],
+)
+def test_one_that_is_connected_without_music_is_called_as_it_is_three_times(
+    silent: Endpoint,
+) -> None:
+    run = Run()
+    times = run.times(DAY, silent)
+    assert len(times) == MOST_SILENT_TRIES
+    assert times[0] == SILENT_SECONDS
+    assert [later - earlier for earlier, later in pairwise(times)] == [20.0, 40.0]
+    assert run.at(run.now, speaker_endpoint()) == []
+    start = run.now
+    assert run.at(start, silent) == []
+    assert run.at(start + SILENT_SECONDS, silent) == [Connect(SPEAKER_ADDRESS)]
+
+
+def test_none_is_called_for_music_that_is_out_of_reach_or_not_wanted_now() -> None:
+    headset_only = with_profile("headset-head-unit", OFF, HEADSET)
+    recorded = {SPEAKER_ADDRESS: Wish(has_microphone=True)}
+    assert Run().times(DAY, headset_only, wishes=recorded) == []
+    assert Run().times(DAY, away()) == []
+    silent = speaker_endpoint(node=None, bluetooth=None)
+    assert Run().times(DAY, silent, is_graph_lost=True) == []
+    run = Run()
+    assert run.at(0.0, silent) == []
+    run.memory = replace(run.memory, is_calling=True)
+    assert run.at(SILENT_SECONDS, silent) == []
+
+
+def test_endpoints_that_are_lost_are_repaired_by_no_call() -> None:
+    lost = speaker_endpoint(speaker(has_endpoints=False), node=None, bluetooth=None)
+    run = Run()
+    done = [action for now in range(0, 600, 5) for action in run.at(float(now), lost)]
+    assert done
+    assert all(isinstance(action, RestartSoundServer) for action in done)
+
+
 def test_a_profile_that_stays_off_is_switched_on_three_times() -> None:
     off = with_profile("off")
     run = Run()
@@ -136,9 +188,14 @@ def test_a_profile_that_is_only_being_chosen_is_left_alone() -> None:
 
 
 def test_where_music_is_not_offered_nothing_is_switched() -> None:
-    assert Run().times(DAY, with_profile("off", OFF, HEADSET)) == []
     gone = replace(A2DP, is_available=False)
-    assert Run().times(DAY, with_profile("headset-head-unit", OFF, gone, HEADSET)) == []
+    for silent in (
+        with_profile("off", OFF, HEADSET),
+        with_profile("headset-head-unit", OFF, gone, HEADSET),
+    ):
+        run = Run()
+        done = [action for now in range(600) for action in run.at(float(now), silent)]
+        assert not [action for action in done if isinstance(action, SwitchProfile)]
 
 
 def test_a_headset_goes_back_to_music_when_no_claim_has_its_microphone() -> None:
@@ -209,3 +266,19 @@ def test_the_best_profiles_are_those_that_are_available() -> None:
     assert best_music(card) is None
     assert best_headset(card) == HEADSET
     assert best_headset(bluetooth_card()) is None
+
+
+def test_a_speaker_that_sends_music_too_plays_by_its_duplex_profile() -> None:
+    duplex = Profile(index=5, name="a2dp-duplex")
+    assert best_music(bluetooth_card(profiles=(OFF, duplex, HEADSET))) == duplex
+    assert best_music(bluetooth_card(profiles=(OFF, duplex, A2DP))) == A2DP
+    playing = with_profile("a2dp-duplex", OFF, duplex, HEADSET)
+    assert Run().times(DAY, playing) == []
+    (action,) = [
+        action
+        for run in [Run()]
+        for now in (0.0, PROFILE_SECONDS)
+        for action in run.at(now, with_profile("off", OFF, duplex, HEADSET))
+    ]
+    assert isinstance(action, SwitchProfile)
+    assert action.profile == duplex

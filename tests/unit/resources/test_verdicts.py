@@ -1,9 +1,11 @@
 """The conditions of one endpoint: every silence has its reason and a next step."""
 
+from typing import Any
+
 import pytest
 
 from liken_audio.graph.eld import decode
-from liken_audio.graph.model import Control, Direction, Endpoint, Fault
+from liken_audio.graph.model import Control, ControlType, Direction, Endpoint, Fault
 from liken_audio.resources.conditions import ConditionStatus, Reason
 from liken_audio.resources.v1alpha1 import Observed, RejectedField, Spec
 from liken_audio.resources.verdicts import (
@@ -13,6 +15,7 @@ from liken_audio.resources.verdicts import (
     gone,
     ready,
     silent_switch,
+    silent_volume,
     starting,
 )
 from tests.builders import (
@@ -209,6 +212,70 @@ def test_a_capture_switch_silences_a_microphone_only() -> None:
     off = switch("Capture Switch", is_on=False)
     assert silent_switch(with_controls(off, direction=Direction.CAPTURE)) == "Capture Switch"
     assert silent_switch(with_controls(off)) is None
+
+
+def test_of_a_card_with_two_converters_each_input_has_its_own_switch() -> None:
+    on, off = switch("Capture Switch"), switch("Capture Switch", is_on=False, index=1)
+    first, second = microphone_pcm(), microphone_pcm(device=2)
+    both = card(first, second)
+    one, other = (endpoint(card=both, pcm=pcm, controls=(on, off)) for pcm in both.pcms)
+    assert silent_switch(one) is None
+    assert silent_switch(other) == "Capture Switch,index=1"
+    lonely = endpoint(card=card(first), pcm=first, controls=(off,))
+    assert silent_switch(lonely) == "Capture Switch,index=1"
+
+
+def volume(name: str, *values: int, lowest: float | None = -65.25, **changes: Any) -> Control:
+    fields = {"maximum": 87, "min_decibels": lowest, "max_decibels": 0.0, "channels": len(values)}
+    return control(name, type=ControlType.INTEGER, values=values, **(fields | changes))
+
+
+@pytest.mark.parametrize(
+    ("controls", "silent"),
+    [
+        pytest.param([volume("Master Playback Volume", 0, 0)], "Master Playback Volume", id="all"),
+        pytest.param([volume("Master Playback Volume", 0, 1)], None, id="one-channel-is-up"),
+        pytest.param(
+            [volume("Headphone Playback Volume", 0), volume("Speaker Playback Volume", 50)],
+            None,
+            id="one-plug-is-up",
+        ),
+        pytest.param(
+            [volume("Headphone Playback Volume", 0), volume("Speaker Playback Volume", 0)],
+            "Headphone Playback Volume",
+            id="all-plugs-down",
+        ),
+        pytest.param([volume("PCM Playback Volume", 0, lowest=-37.0)], None, id="soft-is-heard"),
+        pytest.param(
+            [volume("PCM Playback Volume", 0, lowest=-37.0, is_silent_at_minimum=True)],
+            "PCM Playback Volume",
+            id="the-lowest-step-mutes",
+        ),
+        pytest.param([volume("PCM Playback Volume", 0, lowest=None)], None, id="nothing-is-known"),
+        pytest.param([volume("PCM Playback Volume", 0, maximum=0)], None, id="no-range"),
+        pytest.param(
+            [volume("A.Mstr Vol Volume", 67, maximum=50, lowest=-50.0)], None, id="out-of-range"
+        ),
+        pytest.param([volume("Mic Playback Volume", 0)], None, id="monitoring-of-an-input"),
+        pytest.param([volume("PCM Playback Volume", 0, is_inactive=True)], None, id="inactive"),
+        pytest.param([control("PCM Playback Volume", values=None)], None, id="not-readable"),
+    ],
+)
+def test_which_volume_of_the_card_makes_silence(
+    controls: list[Control], silent: str | None
+) -> None:
+    one = with_controls(*controls)
+    assert silent_volume(one) == silent
+    found = ready(one, None, Spec(), HEARD)
+    assert found.reason is (Reason.VOLUME_ZERO if silent else Reason.READY)
+    assert f"spec.controls[{silent!r}]" in found.message or not silent
+
+
+def test_a_microphone_turned_all_the_way_down_says_so() -> None:
+    down = volume("Capture Volume", 0, 0, lowest=-74.0)
+    assert silent_volume(with_controls(down, direction=Direction.CAPTURE)) == "Capture Volume"
+    quiet = volume("Capture Volume", 0, 0, lowest=-17.25)
+    assert silent_volume(with_controls(quiet, direction=Direction.CAPTURE)) is None
 
 
 def problem(reason: Reason, message: str) -> RejectedField:
